@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every library from outside; docs/dependencies.md says why each is here.
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED COMPONENTS json)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED COMPONENTS core)
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
+if(TANDEM_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(TANDEM_BUILD_BENCH)
+  find_package(benchmark REQUIRED)
+endif()

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# tandem_module(name SOURCES ... DEPS ... LIBS ...): one part of src/ as a static library tandem_<name>.
+# DEPS are other parts, LIBS are outside libraries (PRIVATE unless PUBLIC_LIBS).
+function(tandem_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBS;PUBLIC_LIBS" ${ARGN})
+  add_library(tandem_${name} STATIC ${arg_SOURCES})
+  target_link_libraries(tandem_${name} PUBLIC tandem_flags ${arg_PUBLIC_LIBS} PRIVATE ${arg_LIBS})
+  foreach(dep ${arg_DEPS})
+    target_link_libraries(tandem_${name} PUBLIC tandem_${dep})
+  endforeach()
+endfunction()
+
+# tandem_test(name SOURCES ... DEPS ... LIBS ... [LABELS ...] [TIMEOUT s]): one GoogleTest program.
+# The program's working directory is the repository root.
+function(tandem_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE tandem_flags ${arg_LIBS} GTest::gmock GTest::gtest_main)
+  foreach(dep ${arg_DEPS})
+    target_link_libraries(${name} PRIVATE tandem_${dep})
+  endforeach()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_LABELS)
+    set(arg_LABELS fast)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()
+
+# tandem_fuzz(name SOURCES ... DEPS ...): one libFuzzer target, built only with TANDEM_BUILD_FUZZ.
+function(tandem_fuzz name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  if(NOT TANDEM_BUILD_FUZZ)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE tandem_flags ${arg_LIBS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  foreach(dep ${arg_DEPS})
+    target_link_libraries(${name} PRIVATE tandem_${dep})
+  endforeach()
+endfunction()

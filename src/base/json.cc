@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/json.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+namespace tandem {
+namespace json = boost::json;
+namespace {
+
+Status wrong_type(std::string_view key, const json::value& value, std::string_view expected) {
+  return Status(Code::kInvalidArgument,
+                fmt::format("field '{}' is {}, expected {}", key, std::string_view(json::to_string(value.kind())), expected));
+}
+
+const json::value* present(const json::object& object, std::string_view key) {
+  const json::value* value = object.if_contains(key);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+template <class Number>
+std::optional<Number> number_from_text(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+Result<json::value> parse_json(std::string_view text, JsonLimits limits) {
+  if (text.size() > limits.max_bytes)
+    return Status(Code::kInvalidArgument,
+                  fmt::format("JSON of {} bytes is larger than the limit of {} bytes", text.size(), limits.max_bytes));
+  json::parse_options options;
+  options.max_depth = limits.max_depth;
+  json::stream_parser parser({}, options);
+  boost::system::error_code error;
+  const std::size_t consumed = parser.write_some(text.data(), text.size(), error);
+  if (!error && consumed < text.size()) error = json::error::extra_data;
+  if (!error) parser.finish(error);
+  if (error)
+    return Status(Code::kInvalidArgument, fmt::format("invalid JSON at byte {}: {}", consumed, error.message()));
+  return parser.release();
+}
+
+Result<json::value> read_json_file(const std::string& path, JsonLimits limits) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Status(Code::kNotFound, fmt::format("cannot open {}", path));
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  auto value = parse_json(text, limits);
+  if (!value) return value.error().context(path);
+  return value;
+}
+
+Result<std::optional<std::int64_t>> json_int(const json::object& object, std::string_view key) {
+  const json::value* value = present(object, key);
+  if (value == nullptr) return std::optional<std::int64_t>();
+  if (value->is_int64()) return std::optional(value->as_int64());
+  if (value->is_bool()) return std::optional<std::int64_t>(value->as_bool() ? 1 : 0);
+  if (value->is_double()) {
+    const double number = value->as_double();
+    if (std::trunc(number) == number && std::abs(number) < 9.0e15) return std::optional(static_cast<std::int64_t>(number));
+  }
+  if (value->is_string())
+    if (auto number = number_from_text<std::int64_t>(value->as_string())) return std::optional(*number);
+  return wrong_type(key, *value, "an integer");
+}
+
+Result<std::optional<double>> json_double(const json::object& object, std::string_view key) {
+  const json::value* value = present(object, key);
+  if (value == nullptr) return std::optional<double>();
+  if (value->is_number()) return std::optional(value->to_number<double>());
+  if (value->is_string())
+    if (auto number = number_from_text<double>(value->as_string()); number && std::isfinite(*number))
+      return std::optional(*number);
+  return wrong_type(key, *value, "a number");
+}
+
+Result<std::optional<bool>> json_bool(const json::object& object, std::string_view key) {
+  const json::value* value = present(object, key);
+  if (value == nullptr) return std::optional<bool>();
+  if (value->is_bool()) return std::optional(value->as_bool());
+  if (value->is_int64() && (value->as_int64() == 0 || value->as_int64() == 1)) return std::optional(value->as_int64() == 1);
+  if (value->is_string()) {
+    std::string text;
+    for (const char c : value->as_string()) text.push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c));
+    for (const char* yes : {"true", "yes", "on", "t", "y", "1"})
+      if (text == yes) return std::optional(true);
+    for (const char* no : {"false", "no", "off", "f", "n", "0"})
+      if (text == no) return std::optional(false);
+  }
+  return wrong_type(key, *value, "a boolean");
+}
+
+Result<std::optional<std::string>> json_string(const json::object& object, std::string_view key) {
+  const json::value* value = present(object, key);
+  if (value == nullptr) return std::optional<std::string>();
+  if (!value->is_string()) return wrong_type(key, *value, "a string");
+  return std::optional(std::string(value->as_string()));
+}
+
+}  // namespace tandem

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor maths of a transformer on one device. kernels/cpu has three implementations behind this interface, chosen at
+// run time: portable (also the oracle of the tests), AVX2+FMA, and AVX-512 with VNNI and BF16.
+//
+// Batch invariance (docs/architecture.md, "The same tokens every way"): every function computes each row from that row
+// alone, with sums over K, over head_dim and over KV positions in one fixed order that does not depend on the number of
+// rows, on the number of threads, or on how a prompt is cut into calls. KV positions are tiled at absolute positions.
+// A given machine (one Isa) therefore gives bit-equal results alone or batched, chunked or whole, cached or computed.
+//
+// Activations are float32 between kernels; a linear layer rounds its input to the type of its weights (BF16, or int8
+// with one scale per row) and accumulates in float32 or int32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "kernels/thread_team.h"
+
+namespace tandem::kernels {
+
+enum class Isa { kPortable, kAvx2, kAvx512 };
+/// The best this CPU has (kAvx512 needs F, BW, VL, DQ, VNNI and BF16).
+Isa detect_isa();
+std::string_view isa_name(Isa isa);  ///< "portable", "avx2", "avx512"
+
+enum class WeightType {
+  kF32,
+  kBf16,  ///< products of BF16 values, summed in float32 (emulated in float32 where the CPU has no BF16)
+  kInt8,  ///< W8A8: int8 per-output-channel weights, int8 per-row activations (spec: model_formats.md 5.4, "Dynamic W8A8")
+};
+
+/// Weights of y = x * W^T + b in the layout one Ops wants. Immutable; use only with the Ops that packed it.
+class PackedLinear {
+ public:
+  virtual ~PackedLinear() = default;
+  virtual WeightType type() const = 0;
+  virtual std::int64_t out_features() const = 0;  ///< N
+  virtual std::int64_t in_features() const = 0;   ///< K
+  virtual std::size_t bytes() const = 0;          ///< memory held
+};
+
+/// Writes row `row` of W (in_features floats) to `out`. Called from several threads at once.
+using RowReader = std::function<void(std::int64_t row, float* out)>;
+
+enum class Epilogue {
+  kStore,  ///< y = x W^T + b
+  kAdd,    ///< y += x W^T + b (the residual stream)
+};
+
+enum class KvType { kBf16, kF32 };
+
+/// One layer of a paged KV cache, by address. Element (block, k_or_v, head, token, dim) stands at
+/// data + block*block_stride + k_or_v*kv_stride + head*head_stride + (token*head_dim + dim)*element size. Bytes.
+struct PagedKv {
+  std::byte* data = nullptr;
+  std::size_t block_stride = 0;
+  std::size_t kv_stride = 0;
+  std::size_t head_stride = 0;
+  std::int32_t block_size = 0;  ///< tokens
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  KvType type = KvType::kBf16;
+};
+
+/// The new tokens of one sequence in a step. Token i stands at position first_position + i.
+struct AttentionSequence {
+  std::int64_t first_row = 0;       ///< row of its first token in q, k, v and out
+  std::int64_t num_tokens = 0;
+  std::int64_t first_position = 0;  ///< KV of positions [0, first_position) is in the cache already
+  std::span<const std::int32_t> block_table;  ///< covers first_position + num_tokens tokens
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  virtual Isa isa() const = 0;
+
+  /// bias: out_features floats or nullptr; copied.
+  virtual std::unique_ptr<PackedLinear> pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
+                                                    std::int64_t in_features, const RowReader& read_row,
+                                                    const float* bias) const = 0;
+  /// x [rows, K] with row stride ldx, y [rows, N] with row stride ldy (in floats).
+  virtual void linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx,
+                      std::int64_t rows, float* y, std::int64_t ldy, Epilogue epilogue) const = 0;
+
+  /// y = weight * x / sqrt(mean(x^2) + eps); x, y [rows, cols] with strides; x may be y. cols may be a head's dim.
+  virtual void rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps,
+                        std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const = 0;
+  /// In place, rotate-half pairing (i, i + head_dim/2), for `num_heads` consecutive heads of each row.
+  /// cos, sin [position][head_dim/2]; positions [rows].
+  virtual void rope(ThreadTeam& team, float* x, std::int64_t ldx, std::int64_t rows, std::int32_t num_heads,
+                    std::int32_t head_dim, const std::int32_t* positions, const float* cos, const float* sin) const = 0;
+  /// y[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]; gate_up [rows, 2*cols], y [rows, cols].
+  virtual void silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows, std::int64_t cols, float* y) const = 0;
+
+  /// Writes k and v (rows with strides ldk, ldv; [num_kv_heads, head_dim] each) to the cache slots of the sequences.
+  virtual void store_kv(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* k,
+                        std::int64_t ldk, const float* v, std::int64_t ldv, const PagedKv& cache) const = 0;
+  /// Causal attention of q (row stride ldq, [num_heads, head_dim]) over the cache, which already holds the new tokens.
+  /// out has row stride ldo. Query head j reads KV head j / (num_heads / num_kv_heads). Slots past a query's position
+  /// are never read into the result.
+  virtual void attention(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* q,
+                         std::int64_t ldq, std::int32_t num_heads, float scale, const PagedKv& cache, float* out,
+                         std::int64_t ldo) const = 0;
+};
+
+/// The implementation for `isa`; an error if this CPU cannot run it. The object lives for ever.
+Result<const Ops*> ops_for(Isa isa);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owner of all KV blocks of a rank group: reference counts, the free list in LRU order, and the prefix index (hash of a
+// full block and all before it -> block). Single-threaded: the engine thread owns it. A block is in one of three states:
+//   used    references > 0
+//   cached  references == 0, still found by its hash; taken again, oldest first, when no empty block is left
+//   free    references == 0, no hash
+// Invariant (checked by tests after every fault): used + cached + free == num_blocks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/layout.h"
+
+namespace tandem::kv {
+
+/// Hash of a full block of tokens and of everything before it.
+struct BlockHash {
+  std::array<std::uint64_t, 2> bits{};
+  friend bool operator==(const BlockHash&, const BlockHash&) = default;
+};
+struct BlockHashHasher {
+  std::size_t operator()(const BlockHash& hash) const { return static_cast<std::size_t>(hash.bits[0]); }
+};
+
+/// Hashes of the full blocks of `tokens`, each chained to the one before. With a salt, chains of other salts never meet
+/// (SHA-256, so that a tenant cannot craft a collision); without one XXH3-128 is used.
+std::vector<BlockHash> block_hashes(std::span<const std::int32_t> tokens, std::int32_t block_size,
+                                    std::string_view salt);
+/// The next link of the chain: the hash of one full block after `parent` (nullptr for the first block).
+BlockHash next_block_hash(const BlockHash* parent, std::span<const std::int32_t> block_tokens, std::string_view salt);
+
+class BlockPool {
+ public:
+  /// `generations` (may be empty) has one counter a block; it grows when the block gets a new owner.
+  BlockPool(std::int32_t num_blocks, std::span<std::atomic<std::uint32_t>> generations);
+
+  std::int32_t num_blocks() const;
+  std::int32_t num_used() const;
+  std::int32_t num_cached() const;
+  std::int32_t num_free() const;
+  /// Blocks that allocate() can give: free + cached.
+  std::int32_t num_available() const { return num_free() + num_cached(); }
+
+  /// `count` blocks with one reference each, or nullopt (and nothing changed) if fewer are available.
+  std::optional<std::vector<BlockId>> allocate(std::int32_t count);
+  /// One more reference to a used or cached block.
+  void acquire(BlockId block);
+  /// One reference less for each; blocks are freed last to first, so that prefixes live longest.
+  void release(std::span<const BlockId> blocks);
+
+  /// The block that holds this prefix, if any (used or cached). Does not acquire it.
+  std::optional<BlockId> find(const BlockHash& hash) const;
+  /// Files a used, full block under its hash. If the hash is taken already the older block keeps it.
+  void insert(BlockId block, const BlockHash& hash);
+  /// Forgets all hashes; refused (false) while blocks are used.
+  bool reset_prefix_cache();
+
+ private:
+  struct Block {
+    std::int32_t references = 0;
+    std::optional<BlockHash> hash;
+    std::list<BlockId>::iterator position;  ///< in free_ or cached_ when references == 0
+  };
+  std::vector<Block> blocks_;
+  std::list<BlockId> free_;
+  std::list<BlockId> cached_;  ///< oldest first
+  std::unordered_map<BlockHash, BlockId, BlockHashHasher> index_;
+  std::span<std::atomic<std::uint32_t>> generations_;
+};
+
+}  // namespace tandem::kv

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Geometry of a rank's KV memory: [layer][block][K|V][kv head][token][dim]. A range of heads of a block is contiguous,
+// so that ranks of different tensor-parallel sizes exchange runs, not elements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tandem::kv {
+
+using BlockId = std::int32_t;
+
+enum class ElementType : std::uint8_t { kBf16, kF32 };
+std::size_t element_bytes(ElementType type);
+std::string_view element_name(ElementType type);  ///< "bfloat16", "float32"
+
+/// What a rank publishes of its KV memory. Plain values; two ranks compare them in the handshake.
+struct Layout {
+  std::int32_t num_layers = 0;
+  std::int32_t num_blocks = 0;
+  std::int32_t block_size = 0;      ///< tokens in a block
+  std::int32_t total_kv_heads = 0;  ///< of the model
+  std::int32_t first_kv_head = 0;   ///< this rank holds heads [first, first + num)
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  ElementType element = ElementType::kBf16;
+  /// Identity of what the numbers mean: weights, architecture, RoPE settings, compute type. Equal or no exchange.
+  std::string fingerprint;
+
+  std::size_t token_bytes() const { return static_cast<std::size_t>(head_dim) * element_bytes(element); }
+  std::size_t head_bytes() const { return static_cast<std::size_t>(block_size) * token_bytes(); }
+  std::size_t kv_bytes() const { return static_cast<std::size_t>(num_kv_heads) * head_bytes(); }
+  std::size_t block_bytes() const { return 2 * kv_bytes(); }
+  std::size_t layer_bytes() const { return static_cast<std::size_t>(num_blocks) * block_bytes(); }
+  std::size_t total_bytes() const { return static_cast<std::size_t>(num_layers) * layer_bytes(); }
+  /// Bytes of one token over all layers, K and V, on this rank.
+  std::size_t bytes_per_token() const {
+    return 2 * static_cast<std::size_t>(num_layers) * static_cast<std::size_t>(num_kv_heads) * token_bytes();
+  }
+  /// Byte offset of (layer, block, k_or_v, head on this rank, token).
+  std::size_t offset(std::int32_t layer, BlockId block, int k_or_v, std::int32_t head, std::int32_t token) const {
+    return static_cast<std::size_t>(layer) * layer_bytes() + static_cast<std::size_t>(block) * block_bytes() +
+           static_cast<std::size_t>(k_or_v) * kv_bytes() + static_cast<std::size_t>(head) * head_bytes() +
+           static_cast<std::size_t>(token) * token_bytes();
+  }
+};
+
+}  // namespace tandem::kv

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint says of its model, checked. Spec: model_formats.md 1.1 and 2.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tandem::model {
+
+enum class Family { kLlama, kQwen2, kQwen3 };
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
+
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;   ///< llama3
+  double high_freq_factor = 4.0;  ///< llama3
+  std::int64_t original_max_position = 0;  ///< llama3, yarn
+  double beta_fast = 32.0;        ///< yarn
+  double beta_slow = 1.0;
+  bool truncate = true;
+  double attention_factor = 1.0;  ///< multiplies cos and sin
+};
+
+struct ModelConfig {
+  Family family = Family::kLlama;
+  std::string architecture;  ///< "Qwen3ForCausalLM"
+  std::int32_t vocab_size = 0;
+  std::int32_t hidden_size = 0;
+  std::int32_t intermediate_size = 0;
+  std::int32_t num_layers = 0;
+  std::int32_t num_heads = 0;
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  float rms_norm_eps = 1e-6F;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;
+  bool interleaved_qk = false;  ///< GGUF Llama files store q and k rows permuted; the loader undoes it
+  RopeConfig rope;
+  std::int64_t max_position_embeddings = 0;
+  /// The longest context the checkpoint allows: max_position_embeddings, or original * factor with YaRN.
+  std::int64_t max_context = 0;
+  std::string dtype = "bfloat16";         ///< the checkpoint's own
+  std::vector<std::int32_t> eos_token_ids;  ///< from config.json or GGUF
+  std::optional<std::int32_t> bos_token_id;
+};
+
+/// Reads a parsed config.json with `overrides` (--hf-overrides, may be empty) merged over it.
+Result<ModelConfig> parse_config(const boost::json::object& config, const boost::json::object& overrides);
+
+/// f'_i of every pair, without the attention factor. Length head_dim / 2.
+std::vector<double> rope_frequencies(const RopeConfig& rope, std::int32_t head_dim);
+
+}  // namespace tandem::model

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded transformer: Llama, Qwen2 and Qwen3 dense. Spec: model_formats.md 1.3.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "kernels/kernels.h"
+#include "kv/cache_memory.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+
+namespace tandem::model {
+
+enum class ComputeType {
+  kFloat32,
+  kBf16,
+  kW8A8,  ///< q/k/v/o/gate/up/down in int8, made at load; embedding, lm_head and norms stay as they are (BF16)
+};
+std::string_view compute_name(ComputeType type);  ///< "float32", "bfloat16", "w8a8"
+
+struct ModelOptions {
+  ComputeType compute = ComputeType::kBf16;
+  kernels::Isa isa = kernels::Isa::kPortable;
+  /// Positions for which RoPE tables are made: the instance's max_model_len.
+  std::int64_t max_positions = 0;
+  /// Weights that W8A8 leaves in float, as the golden W8A8 values want them; BF16 otherwise.
+  bool float32_rest = false;
+};
+
+enum class LogitsOf { kNone, kLast, kAll };
+
+/// The tokens of one sequence in a forward pass. KV of positions before first_position is in the cache.
+struct SequenceInput {
+  std::span<const std::int32_t> tokens;
+  std::int64_t first_position = 0;
+  std::span<const kv::BlockId> block_table;
+  LogitsOf logits = LogitsOf::kLast;
+};
+
+class Model {
+ public:
+  /// Reads and packs all weights with the team's threads. `progress` (may be empty) gets the share done, 0..1.
+  static Result<std::unique_ptr<Model>> load(const Checkpoint& checkpoint, const ModelOptions& options,
+                                             kernels::ThreadTeam& team,
+                                             const std::function<void(double)>& progress = {});
+  virtual ~Model() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual std::size_t weight_bytes() const = 0;
+  /// Geometry for this model's KV (BF16, or F32 for ComputeType::kFloat32), fingerprint filled in.
+  virtual kv::Layout kv_layout(std::int32_t block_size, std::int32_t num_blocks) const = 0;
+  /// Runs one pass: writes the tokens' KV and, for the rows asked for in order of the sequences, logits
+  /// [rows, vocab_size] (float32). `logits` must have room for them. One caller at a time.
+  virtual void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits) = 0;
+};
+
+}  // namespace tandem::model

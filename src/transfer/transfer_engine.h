@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves KV blocks between instances. A prefiller opens leases on blocks; a decoder holds a lease by heartbeats, fetches
+// the blocks into its own memory and says when it is done. docs/architecture.md, "Leases", has the state table.
+//
+// Threads: all functions are thread-safe. Callbacks run on the transfer thread: they must only post to a queue.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/cache_memory.h"
+#include "obs/metrics.h"
+#include "transfer/handover.h"
+
+namespace tandem::transfer {
+
+enum class TransportChoice {
+  kAuto,  ///< shared memory if the peer is on this host, else TCP
+  kShm,
+  kTcp,
+};
+
+struct TransferOptions {
+  std::string engine_id;
+  bool producer = false;  ///< listens, opens leases
+  bool consumer = false;  ///< fetches
+  std::string bind_host = "0.0.0.0";
+  std::string advertised_host = "127.0.0.1";  ///< what Handover::host says
+  std::uint16_t port = 0;                     ///< kv_port (+ rank); 0: any free one (tests)
+  TransportChoice transport = TransportChoice::kAuto;
+  std::chrono::milliseconds lease_term{30'000};      ///< renewed by heartbeats every third of it
+  std::chrono::milliseconds connect_timeout{5'000};
+  std::chrono::milliseconds fetch_timeout{60'000};   ///< without any progress
+};
+
+enum class LeaseEnd { kDone, kDropped, kExpired, kPeerDied, kRevoked };
+std::string_view lease_end_name(LeaseEnd end);
+
+/// What a finished fetch cost.
+struct FetchStats {
+  std::string_view transport;  ///< "shm", "tcp"
+  std::uint64_t bytes = 0;
+  std::uint64_t copies = 0;    ///< runs after merging
+  double wait_seconds = 0.0;   ///< until the owner granted the lease
+  double copy_seconds = 0.0;
+  double verify_seconds = 0.0;
+};
+
+struct Fetch {
+  Handover source;
+  std::vector<kv::BlockId> destination;  ///< destination[i] receives token range of local block first_block + i
+  /// First token to fetch, a multiple of the local block size (the local prefix hit), and one past the last.
+  std::int64_t first_token = 0;
+  std::int64_t end_token = 0;
+};
+using FetchId = std::uint64_t;
+/// Called exactly once. On any error, also after cancel(), nothing writes to the destination blocks any more.
+using FetchDone = std::function<void(FetchId, Result<FetchStats>)>;
+
+class TransferEngine {
+ public:
+  /// `memory` must outlive the engine. An error names the port that is in use.
+  static Result<std::unique_ptr<TransferEngine>> start(const TransferOptions& options, kv::CacheMemory& memory,
+                                                       obs::Registry& metrics);
+  virtual ~TransferEngine() = default;
+
+  virtual std::uint64_t incarnation() const = 0;
+  virtual std::uint16_t port() const = 0;
+
+  // Producer.
+  /// Called whenever a lease ends by itself (not by revoke); the blocks may then be freed.
+  virtual void on_lease_end(std::function<void(LeaseId, LeaseEnd)> callback) = 0;
+  /// Promises `blocks` (already holding KV of num_tokens tokens) for one lease term. The owner must keep a reference to
+  /// them until on_lease_end.
+  virtual Handover open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens, std::int32_t last_token) = 0;
+  /// Ends a lease from the owner's side. on_lease_end is called with kRevoked once no read of it is in flight.
+  /// Unknown or ended leases are ignored.
+  virtual void revoke(LeaseId lease) = 0;
+
+  // Consumer.
+  /// Starts heartbeats for a hand-over: P then keeps the blocks while we live. Counted: each hold() needs one drop() or
+  /// one fetch() that ended. Never blocks.
+  virtual void hold(const Handover& source) = 0;
+  /// "No": the lease is not needed any more (rejected, aborted, or fully cached here).
+  virtual void drop(const Handover& source) = 0;
+  /// Fetches into the destination blocks, verifies checksums and generations, then releases the lease (its hold).
+  virtual FetchId fetch(Fetch fetch, FetchDone done) = 0;
+  /// `done` is still called, with kCancelled unless it had finished.
+  virtual void cancel(FetchId fetch) = 0;
+
+  /// Ends all fetches and leases, closes sockets, joins threads.
+  virtual void stop() = 0;
+};
+
+}  // namespace tandem::transfer

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How tokens are chosen; vLLM's fields (spec: vllm_api.md 5.2), already validated and with defaults filled in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tandem::worker {
+
+struct SamplingParams {
+  double temperature = 1.0;  ///< below 1e-5: greedy
+  double top_p = 1.0;
+  std::int32_t top_k = 0;    ///< 0: off
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  std::uint64_t seed = 0;    ///< always set: the request's, or one drawn at arrival
+  std::int32_t min_tokens = 0;
+  std::int32_t max_tokens = 16;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<std::int32_t> stop_token_ids;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  ///< values clamped to [-100, 100]
+  std::vector<std::int32_t> allowed_token_ids;             ///< empty: all
+  /// Number of top log-probabilities wanted beside the sampled token's; nullopt: none at all.
+  std::optional<std::int32_t> logprobs;
+
+  bool greedy() const { return temperature < 1e-5; }
+};
+
+}  // namespace tandem::worker

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between an instance's brain (engine) and its hands: a worker runs step plans and samples. ModelWorker does it
+// with a model; StubWorker with a script, so that engine, API, connectors and proxy can be tested without one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/cache_memory.h"
+#include "worker/sampling_params.h"
+
+namespace tandem::worker {
+
+/// One sequence's share of a step. Everything it points to stays unchanged until the step is done.
+struct SequencePlan {
+  std::uint64_t sequence = 0;                 ///< the engine's id, returned in the result
+  std::vector<std::int32_t> tokens;           ///< ids to run, at positions first_position ...
+  std::int64_t first_position = 0;
+  std::vector<kv::BlockId> block_table;       ///< covers first_position + tokens.size() positions
+  bool sample = false;                        ///< whether this step ends in a new token
+  std::shared_ptr<const SamplingParams> sampling;  ///< set if sample
+  /// What penalties look at; set if sample and a penalty or min_tokens is in use.
+  std::vector<std::int32_t> prompt_tokens;
+  std::vector<std::int32_t> output_tokens;
+  std::int32_t num_output_tokens = 0;         ///< tokens generated so far: position of the random number, and min_tokens
+  std::vector<std::int32_t> suppressed;       ///< ids that must not be sampled now (eos and stop ids before min_tokens)
+};
+
+struct StepPlan {
+  std::uint64_t step = 0;
+  std::vector<SequencePlan> sequences;
+};
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  float logprob = 0.0F;   ///< of the raw logits; -inf as -9999.0
+  std::int32_t rank = 0;  ///< 1 = most likely
+};
+
+struct SampledToken {
+  std::uint64_t sequence = 0;
+  std::int32_t token = 0;
+  /// The sampled token first, then the most likely ones (at most params.logprobs); empty if not asked for.
+  std::vector<TokenLogprob> logprobs;
+};
+
+struct StepResult {
+  std::uint64_t step = 0;
+  std::vector<SampledToken> sampled;  ///< one for each sequence with sample, in plan order
+  double compute_seconds = 0.0;
+};
+
+class Worker {
+ public:
+  virtual ~Worker() = default;
+  virtual std::int32_t vocab_size() const = 0;
+  virtual kv::CacheMemory& cache() = 0;
+  /// Runs the plan on the worker's own thread and calls `done` exactly once from there. At most two plans at a time.
+  virtual void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) = 0;
+};
+
+}  // namespace tandem::worker
