@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of `tandem up`: a whole deployment on this machine, from flags or from a YAML file.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::config {
+
+/// Whether output is coloured: kAuto means only if it goes to a terminal.
+enum class Color { kAuto, kAlways, kNever };
+
+struct UpConfig {
+  std::string model;                        ///< what every `serve` gets; empty only if deployment_file names one
+  int prefill = 1;                          ///< instances with role kv_producer
+  int decode = 1;                           ///< instances with role kv_consumer
+  std::string host = "127.0.0.1";           ///< where the proxy listens
+  std::uint16_t port = 8000;                ///< the proxy's port
+  std::string deployment_file;              ///< YAML; empty: the fields above describe everything
+  std::vector<std::string> serve_flags;     ///< what stood after `--`, handed to every `serve` as it is
+  std::chrono::seconds ready_timeout{600};  ///< until all processes answer
+  Color color = Color::kAuto;
+  std::string log_level = "info";
+};
+
+}  // namespace tandem::config
