@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV memory: the byte arithmetic of a layout, what another mapping of the same memfd sees, and refusals.
+#include "kv/cache_memory.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+
+namespace tandem::kv {
+namespace {
+
+using ::testing::HasSubstr;
+
+Layout small_layout() {
+  Layout layout;
+  layout.num_layers = 3;
+  layout.num_blocks = 5;
+  layout.block_size = 4;
+  layout.total_kv_heads = 6;
+  layout.first_kv_head = 2;
+  layout.num_kv_heads = 2;
+  layout.head_dim = 8;
+  return layout;
+}
+
+TEST(LayoutTest, EveryElementRowHasItsOwnPlaceInOrder) {
+  const Layout layout = small_layout();
+  std::size_t expected = 0;  // layer, block, K|V, head, token: each row follows the one before
+  for (int layer = 0; layer < layout.num_layers; ++layer)
+    for (int block = 0; block < layout.num_blocks; ++block)
+      for (int k_or_v = 0; k_or_v < 2; ++k_or_v)
+        for (int head = 0; head < layout.num_kv_heads; ++head)
+          for (int token = 0; token < layout.block_size; ++token, expected += layout.token_bytes())
+            ASSERT_EQ(layout.offset(layer, block, k_or_v, head, token), expected);
+  EXPECT_EQ(expected, layout.total_bytes());
+  EXPECT_EQ(layout.bytes_per_token() * static_cast<std::size_t>(layout.block_size * layout.num_blocks),
+            layout.total_bytes());
+}
+
+TEST(LayoutTest, ElementsHaveSizesAndNames) {
+  EXPECT_EQ(element_bytes(ElementType::kBf16), 2U);
+  EXPECT_EQ(element_bytes(ElementType::kF32), 4U);
+  EXPECT_EQ(element_name(ElementType::kBf16), "bfloat16");
+  EXPECT_EQ(element_name(ElementType::kF32), "float32");
+}
+
+TEST(CacheMemoryTest, StartsZeroedWithOneGenerationABlock) {
+  auto memory = CacheMemory::create(small_layout());
+  ASSERT_TRUE(memory) << memory.error().to_string();
+  const std::size_t bytes = (*memory)->layout().total_bytes();
+  EXPECT_TRUE(std::all_of((*memory)->data(), (*memory)->data() + bytes, [](std::byte b) { return b == std::byte{0}; }));
+  ASSERT_EQ((*memory)->generations().size(), 5U);
+  EXPECT_GE((*memory)->generations_offset(), bytes);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>((*memory)->data()) % 4096, 0U);
+}
+
+TEST(CacheMemoryTest, ASecondMappingSeesWritesAndGenerations) {
+  auto memory = CacheMemory::create(small_layout());
+  ASSERT_TRUE(memory) << memory.error().to_string();
+  CacheMemory& owner = **memory;
+  void* mapped = mmap(nullptr, owner.mapped_bytes(), PROT_READ, MAP_SHARED, owner.fd(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const auto* bytes = static_cast<const std::byte*>(mapped);
+  const std::size_t last = owner.layout().total_bytes() - 1;
+  owner.data()[last] = std::byte{42};
+  owner.generations()[4].store(7);
+  EXPECT_EQ(bytes[last], std::byte{42});
+  const auto* counters = reinterpret_cast<const std::atomic<std::uint32_t>*>(bytes + owner.generations_offset());
+  EXPECT_EQ(counters[4].load(), 7U);
+  munmap(mapped, owner.mapped_bytes());
+}
+
+TEST(CacheMemoryTest, TheFileCannotShrinkUnderAReader) {
+  auto memory = CacheMemory::create(small_layout());
+  ASSERT_TRUE(memory) << memory.error().to_string();
+  EXPECT_EQ(ftruncate((*memory)->fd(), 0), -1);
+  EXPECT_EQ(errno, EPERM);
+}
+
+TEST(CacheMemoryTest, ImpossibleLayoutsAreRefusedByName) {
+  Layout none = small_layout();
+  none.num_blocks = 0;
+  auto refused = CacheMemory::create(none);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.error().message(), HasSubstr("0 blocks"));
+
+  Layout outside = small_layout();
+  outside.first_kv_head = 5;  // 5 + 2 > 6
+  EXPECT_FALSE(CacheMemory::create(outside));
+
+  Layout overflow = small_layout();
+  overflow.num_layers = overflow.num_blocks = overflow.block_size = overflow.head_dim = 0x7fffffff;
+  EXPECT_EQ(CacheMemory::create(overflow).error().code(), Code::kInvalidArgument);
+}
+
+TEST(CacheMemoryTest, TooMuchMemoryNamesTheSize) {
+  Layout huge = small_layout();
+  huge.num_blocks = 0x7fffffff;
+  huge.block_size = 1 << 10;
+  huge.head_dim = 256;
+  auto refused = CacheMemory::create(huge);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.error().message(), HasSubstr("GiB"));
+}
+
+}  // namespace
+}  // namespace tandem::kv
