@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target does its own set-up on a fresh Debian 12 and says what it does.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
+
+.PHONY: help build demo test lint asan tsan clang fuzz bench format clean
+
+help:
+	@echo "make build   build/tandem, the one binary"
+	@echo "make demo    fetch the small real model, start prefiller, decoder and proxy, ask a question"
+	@echo "make test    build and run all tests"
+	@echo "make lint    formatting, layers, coroutine rules, clang-tidy"
+	@echo "make asan    tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan    tests under ThreadSanitizer"
+	@echo "make clang   second build, with clang 19"
+	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (30)"
+	@echo "make bench   speed next to the machine's limits and to llama.cpp"
+	@echo "make format  clang-format in place"
+
+build:
+	@tools/setup.sh build
+	$(call say,configure and build (release))
+	cmake --preset release -DTANDEM_BUILD_TESTS=OFF -B build/product >build/product-configure.log 2>&1 || { cat build/product-configure.log; exit 1; }
+	cmake --build build/product --parallel $(JOBS) --target tandem
+	@ln -sfn product/tandem build/tandem
+	@echo "built build/tandem: $$(build/tandem --version)"
+
+build test asan tsan clang fuzz bench: | build-folder
+.PHONY: build-folder
+build-folder:
+	@mkdir -p build
+
+demo: build
+	@tools/setup.sh demo
+	@tools/demo.sh
+
+test:
+	@tools/setup.sh test
+	$(call say,test data)
+	@tools/fetch_test_data.sh
+	@tools/fetch_model.sh
+	$(call say,configure and build (release with tests))
+	cmake --preset release >build/release-configure.log 2>&1 || { cat build/release-configure.log; exit 1; }
+	cmake --build --preset release --parallel $(JOBS)
+	$(call say,tests)
+	ctest --preset release
+
+lint:
+	@tools/setup.sh lint
+	@tools/lint.sh
+
+asan tsan:
+	@tools/setup.sh test
+	@tools/fetch_test_data.sh
+	$(call say,configure and build ($@))
+	cmake --preset $@ >build/$@-configure.log 2>&1 || { cat build/$@-configure.log; exit 1; }
+	cmake --build --preset $@ --parallel $(JOBS)
+	$(call say,tests under $@)
+	ctest --preset $@ --label-regex fast
+
+clang:
+	@tools/setup.sh lint
+	$(call say,second build: clang 19)
+	cmake --preset clang >build/clang-configure.log 2>&1 || { cat build/clang-configure.log; exit 1; }
+	cmake --build --preset clang --parallel $(JOBS)
+
+FUZZ_SECONDS ?= 30
+fuzz:
+	@tools/setup.sh fuzz
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh
+
+bench:
+	@tools/setup.sh bench
+	@tools/fetch_model.sh
+	$(call say,configure and build (release with benchmarks))
+	cmake --preset bench >build/bench-configure.log 2>&1 || { cat build/bench-configure.log; exit 1; }
+	cmake --build --preset bench --parallel $(JOBS)
+	@tools/bench.sh
+
+format:
+	@tools/setup.sh lint
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
+
+clean:
+	rm -rf build
