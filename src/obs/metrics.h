@@ -66,4 +66,7 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Adds the gauge process_start_time_seconds (without common labels) with the time of this call: call it once, first.
+void add_process_start_time(Registry& registry);
+
 }  // namespace tandem::obs
