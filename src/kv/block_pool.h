@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owner of all KV blocks of a rank group: reference counts, the free list in LRU order, and the prefix index (hash of a
-// full block and all before it -> block). Single-threaded: the engine thread owns it. A block is in one of three states:
+// full block and all before it -> block). Single-threaded: the engine thread owns it. A block is in one of three
+// states:
 //   used    references > 0
 //   cached  references == 0, still found by its hash; taken again, oldest first, when no empty block is left
 //   free    references == 0, no hash
@@ -42,6 +43,8 @@ class BlockPool {
  public:
   /// `generations` (may be empty) has one counter a block; it grows when the block gets a new owner.
   BlockPool(std::int32_t num_blocks, std::span<std::atomic<std::uint32_t>> generations);
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
 
   std::int32_t num_blocks() const;
   std::int32_t num_used() const;
@@ -61,6 +64,8 @@ class BlockPool {
   std::optional<BlockId> find(const BlockHash& hash) const;
   /// Files a used, full block under its hash. If the hash is taken already the older block keeps it.
   void insert(BlockId block, const BlockHash& hash);
+  /// How many owners a block has now (for tests and invariant checks).
+  std::int32_t references(BlockId block) const;
   /// Forgets all hashes; refused (false) while blocks are used.
   bool reset_prefix_cache();
 
@@ -70,6 +75,11 @@ class BlockPool {
     std::optional<BlockHash> hash;
     std::list<BlockId>::iterator position;  ///< in free_ or cached_ when references == 0
   };
+  Block& at(BlockId block);
+  const Block& at(BlockId block) const;
+  /// Takes the block out of the index, if it is there.
+  void forget(BlockId block);
+
   std::vector<Block> blocks_;
   std::list<BlockId> free_;
   std::list<BlockId> cached_;  ///< oldest first

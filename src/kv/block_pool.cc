@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// BlockPool: reference counts, two lists of idle blocks (without and with a hash), and the prefix index.
+#include "kv/block_pool.h"
+
+namespace tandem::kv {
+
+BlockPool::BlockPool(std::int32_t num_blocks, std::span<std::atomic<std::uint32_t>> generations)
+    : blocks_(static_cast<std::size_t>(num_blocks)), generations_(generations) {
+  TANDEM_ASSERT(generations.empty() || generations.size() == blocks_.size(), "one generation counter a block");
+  for (BlockId block = 0; block < num_blocks; ++block) at(block).position = free_.insert(free_.end(), block);
+}
+
+BlockPool::Block& BlockPool::at(BlockId block) {
+  TANDEM_ASSERT(block >= 0 && static_cast<std::size_t>(block) < blocks_.size(), "no such block");
+  return blocks_[static_cast<std::size_t>(block)];
+}
+const BlockPool::Block& BlockPool::at(BlockId block) const { return const_cast<BlockPool*>(this)->at(block); }
+
+std::int32_t BlockPool::num_blocks() const { return static_cast<std::int32_t>(blocks_.size()); }
+std::int32_t BlockPool::num_cached() const { return static_cast<std::int32_t>(cached_.size()); }
+std::int32_t BlockPool::num_free() const { return static_cast<std::int32_t>(free_.size()); }
+std::int32_t BlockPool::num_used() const { return num_blocks() - num_cached() - num_free(); }
+std::int32_t BlockPool::references(BlockId block) const { return at(block).references; }
+
+void BlockPool::forget(BlockId block) {
+  Block& entry = at(block);
+  if (!entry.hash) return;
+  index_.erase(*entry.hash);
+  entry.hash.reset();
+}
+
+std::optional<std::vector<BlockId>> BlockPool::allocate(std::int32_t count) {
+  TANDEM_ASSERT(count >= 0, "a negative number of blocks");
+  if (count > num_available()) return std::nullopt;
+  std::vector<BlockId> taken;
+  taken.reserve(static_cast<std::size_t>(count));
+  while (static_cast<std::int32_t>(taken.size()) < count) {
+    std::list<BlockId>& source = free_.empty() ? cached_ : free_;
+    const BlockId block = source.front();
+    source.pop_front();
+    forget(block);
+    at(block).references = 1;
+    if (!generations_.empty()) {
+      // Before any write of the new owner: a reader that copies now will see the change.
+      generations_[static_cast<std::size_t>(block)].fetch_add(1, std::memory_order_seq_cst);
+    }
+    taken.push_back(block);
+  }
+  return taken;
+}
+
+void BlockPool::acquire(BlockId block) {
+  Block& entry = at(block);
+  if (entry.references == 0) {
+    TANDEM_ASSERT(entry.hash.has_value(), "a free block has nothing to share; use allocate()");
+    cached_.erase(entry.position);
+  }
+  ++entry.references;
+}
+
+void BlockPool::release(std::span<const BlockId> blocks) {
+  for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
+    Block& entry = at(*it);
+    TANDEM_ASSERT(entry.references > 0, "released more often than acquired");
+    if (--entry.references > 0) continue;
+    std::list<BlockId>& target = entry.hash ? cached_ : free_;
+    entry.position = target.insert(target.end(), *it);
+  }
+}
+
+std::optional<BlockId> BlockPool::find(const BlockHash& hash) const {
+  const auto found = index_.find(hash);
+  if (found == index_.end()) return std::nullopt;
+  return found->second;
+}
+
+void BlockPool::insert(BlockId block, const BlockHash& hash) {
+  Block& entry = at(block);
+  TANDEM_ASSERT(entry.references > 0, "only a used block can be filed");
+  const auto [place, inserted] = index_.try_emplace(hash, block);
+  if (!inserted) return;
+  TANDEM_ASSERT(!entry.hash.has_value(), "a block holds one prefix");
+  entry.hash = hash;
+}
+
+bool BlockPool::reset_prefix_cache() {
+  if (num_used() > 0) return false;
+  while (!cached_.empty()) {
+    const BlockId block = cached_.front();
+    cached_.pop_front();
+    forget(block);
+    at(block).position = free_.insert(free_.end(), block);
+  }
+  return true;
+}
+
+}  // namespace tandem::kv
