@@ -14,8 +14,8 @@ namespace json = boost::json;
 namespace {
 
 Status wrong_type(std::string_view key, const json::value& value, std::string_view expected) {
-  return Status(Code::kInvalidArgument,
-                fmt::format("field '{}' is {}, expected {}", key, std::string_view(json::to_string(value.kind())), expected));
+  return Status(Code::kInvalidArgument, fmt::format("field '{}' is {}, expected {}", key,
+                                                    std::string_view(json::to_string(value.kind())), expected));
 }
 
 const json::value* present(const json::object& object, std::string_view key) {
@@ -65,7 +65,8 @@ Result<std::optional<std::int64_t>> json_int(const json::object& object, std::st
   if (value->is_bool()) return std::optional<std::int64_t>(value->as_bool() ? 1 : 0);
   if (value->is_double()) {
     const double number = value->as_double();
-    if (std::trunc(number) == number && std::abs(number) < 9.0e15) return std::optional(static_cast<std::int64_t>(number));
+    if (std::trunc(number) == number && std::abs(number) < 9.0e15)
+      return std::optional(static_cast<std::int64_t>(number));
   }
   if (value->is_string())
     if (auto number = number_from_text<std::int64_t>(value->as_string())) return std::optional(*number);
@@ -86,7 +87,8 @@ Result<std::optional<bool>> json_bool(const json::object& object, std::string_vi
   const json::value* value = present(object, key);
   if (value == nullptr) return std::optional<bool>();
   if (value->is_bool()) return std::optional(value->as_bool());
-  if (value->is_int64() && (value->as_int64() == 0 || value->as_int64() == 1)) return std::optional(value->as_int64() == 1);
+  if (value->is_int64() && (value->as_int64() == 0 || value->as_int64() == 1))
+    return std::optional(value->as_int64() == 1);
   if (value->is_string()) {
     std::string text;
     for (const char c : value->as_string()) text.push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c));

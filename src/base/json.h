@@ -4,7 +4,6 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -41,11 +41,16 @@ std::string_view code_name(Code code) { return row(code).name; }
 
 std::string_view scope_name(Scope scope) {
   switch (scope) {
-    case Scope::kRequest: return "request";
-    case Scope::kTransfer: return "transfer";
-    case Scope::kPeer: return "peer";
-    case Scope::kDevice: return "device";
-    case Scope::kProcess: return "process";
+    case Scope::kRequest:
+      return "request";
+    case Scope::kTransfer:
+      return "transfer";
+    case Scope::kPeer:
+      return "peer";
+    case Scope::kDevice:
+      return "device";
+    case Scope::kProcess:
+      return "process";
   }
   return "unknown";
 }

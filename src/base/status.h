@@ -18,7 +18,7 @@ namespace tandem {
 /// What went wrong.
 enum class Code : std::uint8_t {
   kOk,
-  kInvalidArgument,     ///< the input is wrong and will stay wrong
+  kInvalidArgument,  ///< the input is wrong and will stay wrong
   kNotFound,
   kAlreadyExists,
   kFailedPrecondition,  ///< two sides do not fit (handshake, layout)
@@ -26,16 +26,16 @@ enum class Code : std::uint8_t {
   kUnavailable,         ///< a peer or device cannot be reached now
   kDeadlineExceeded,
   kCancelled,
-  kDataLoss,            ///< a checksum or generation did not match
+  kDataLoss,  ///< a checksum or generation did not match
   kUnsupported,
-  kInternal,            ///< our own fault
+  kInternal,  ///< our own fault
 };
 
 /// What is unusable now. The engine acts on this, never on the message.
 enum class Scope : std::uint8_t { kRequest, kTransfer, kPeer, kDevice, kProcess };
 
-std::string_view code_name(Code code);    ///< "invalid_argument"
-std::string_view scope_name(Scope scope); ///< "request"
+std::string_view code_name(Code code);     ///< "invalid_argument"
+std::string_view scope_name(Scope scope);  ///< "request"
 
 /// One row of the table that maps a Code to what an OpenAI client sees.
 struct HttpMapping {
@@ -83,8 +83,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {          // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     TANDEM_ASSERT(!status_.ok(), "a Result without a value needs an error");
   }
 
@@ -99,7 +99,9 @@ class [[nodiscard]] Result {
   T* operator->() { return &checked(); }
   const T* operator->() const { return &const_cast<Result*>(this)->checked(); }
   template <class U>
-  T value_or(U&& other) const& { return value_ ? *value_ : static_cast<T>(std::forward<U>(other)); }
+  T value_or(U&& other) const& {
+    return value_ ? *value_ : static_cast<T>(std::forward<U>(other));
+  }
 
   const Status& error() const { return status_; }
 
@@ -127,16 +129,16 @@ class [[nodiscard]] Result<void> {
 };
 
 /// Returns the error of a Result from the enclosing function.
-#define TANDEM_TRY(expression)                              \
-  do {                                                      \
+#define TANDEM_TRY(expression)                                                                       \
+  do {                                                                                               \
     if (auto tandem_try_result = (expression); !tandem_try_result) return tandem_try_result.error(); \
   } while (false)
 
 #define TANDEM_CONCAT_INNER(a, b) a##b
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 /// TANDEM_ASSIGN(auto x, f()) declares x from f()'s value or returns f()'s error.
-#define TANDEM_ASSIGN(declaration, expression)                                        \
-  auto TANDEM_CONCAT(tandem_assign_, __LINE__) = (expression);                        \
+#define TANDEM_ASSIGN(declaration, expression)                                                          \
+  auto TANDEM_CONCAT(tandem_assign_, __LINE__) = (expression);                                          \
   if (!TANDEM_CONCAT(tandem_assign_, __LINE__)) return TANDEM_CONCAT(tandem_assign_, __LINE__).error(); \
   declaration = std::move(*TANDEM_CONCAT(tandem_assign_, __LINE__))
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a deployment is: the processes of `tandem up` with their command lines, from flags or from a YAML file. No
+// process is started here.
+//
+// The file (docs/deploy.md has an example):
+//   model: PATH                       # what every instance serves, unless it says otherwise
+//   serve_flags: [--block-size, 16]   # for every instance
+//   proxy: {host: 127.0.0.1, port: 8000, flags: []}
+//   instances:
+//     - {name: P1, role: prefill, host: 127.0.0.1, port: 8100, kv_port: 21000, flags: [], environment: {}}
+//     - {name: D1, role: decode}      # ports that are not given are chosen
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "config/up_config.h"
+
+namespace tandem::cluster {
+
+enum class Role { kPrefill, kDecode, kProxy };
+std::string_view role_name(Role role);  ///< "prefill", "decode", "proxy"
+
+struct ProcessSpec {
+  std::string name;  ///< "P1", "D1", "proxy": engine_id, log prefix
+  Role role = Role::kPrefill;
+  std::string host;
+  std::uint16_t port = 0;
+  std::vector<std::string> arguments;  ///< after the program's name
+  std::map<std::string, std::string> environment;
+};
+
+/// The proxy is the last process.
+struct Deployment {
+  std::vector<ProcessSpec> processes;
+};
+
+/// Gives a port that nobody listens on, another one at each call.
+using PortFinder = std::function<Result<std::uint16_t>(const std::string& host)>;
+/// Asks the kernel. The ports given stay reserved (bound, not listening) until the finder is destroyed.
+PortFinder kernel_port_finder();
+
+/// Reads config.deployment_file if there is one. `num_cpus` is shared out between the instances (--threads), unless the
+/// flags say otherwise. An error names the flag, or the file and the key.
+Result<Deployment> make_deployment(const config::UpConfig& config, const PortFinder& find_port, int num_cpus);
+
+}  // namespace tandem::cluster

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/deployment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tandem::cluster {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+PortFinder counting_ports() {
+  auto next = std::make_shared<std::uint16_t>(static_cast<std::uint16_t>(21000));
+  return [next](const std::string&) -> Result<std::uint16_t> { return (*next)++; };
+}
+
+config::UpConfig up(std::string model) {
+  config::UpConfig config;
+  config.model = std::move(model);
+  return config;
+}
+
+std::string after(const std::vector<std::string>& arguments, const std::string& flag) {
+  for (std::size_t i = 0; i + 1 < arguments.size(); ++i)
+    if (arguments[i] == flag) return arguments[i + 1];
+  return "(no " + flag + ")";
+}
+
+class DeploymentFile : public ::testing::Test {
+ protected:
+  config::UpConfig with(const std::string& yaml) {
+    path_ = ::testing::TempDir() + "deployment_" + std::to_string(::getpid()) + ".yaml";
+    std::ofstream(path_) << yaml;
+    config::UpConfig config;
+    config.deployment_file = path_;
+    return config;
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+  std::string path_;
+};
+
+TEST(Deployment, FromFlagsPairsRolesWithPortsAndSharesTheCpus) {
+  config::UpConfig config = up("models/m.gguf");
+  config.prefill = 2;
+  config.decode = 1;
+  config.port = 8000;
+  config.serve_flags = {"--block-size", "32"};
+  const auto deployment = make_deployment(config, counting_ports(), 7);
+  ASSERT_TRUE(deployment) << deployment.error().to_string();
+  ASSERT_EQ(deployment->processes.size(), 4U);
+  const ProcessSpec& p2 = deployment->processes[1];
+  EXPECT_EQ(p2.name, "P2");
+  EXPECT_EQ(p2.arguments[0], "serve");
+  EXPECT_EQ(p2.arguments[1], "models/m.gguf");
+  EXPECT_EQ(after(p2.arguments, "--port"), "21002");
+  EXPECT_EQ(after(p2.arguments, "--threads"), "2");
+  EXPECT_EQ(after(p2.arguments, "--block-size"), "32");
+  EXPECT_EQ(after(p2.arguments, "--kv-transfer-config"),
+            R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer","kv_port":"21003","engine_id":"P2"})");
+  const ProcessSpec& decoder = deployment->processes[2];
+  EXPECT_EQ(decoder.role, Role::kDecode);
+  EXPECT_THAT(after(decoder.arguments, "--kv-transfer-config"), HasSubstr("kv_consumer"));
+  const std::vector<std::string> proxy{"proxy",
+                                       "--host",
+                                       "127.0.0.1",
+                                       "--port",
+                                       "8000",
+                                       "--prefiller-hosts",
+                                       "127.0.0.1",
+                                       "127.0.0.1",
+                                       "--prefiller-ports",
+                                       "21000",
+                                       "21002",
+                                       "--decoder-hosts",
+                                       "127.0.0.1",
+                                       "--decoder-ports",
+                                       "21004"};
+  EXPECT_EQ(deployment->processes[3].arguments, proxy);
+}
+
+TEST(Deployment, ThreadsOfTheUserWin) {
+  config::UpConfig config = up("m");
+  config.serve_flags = {"--threads=5"};
+  const auto deployment = make_deployment(config, counting_ports(), 8);
+  ASSERT_TRUE(deployment);
+  EXPECT_THAT(deployment->processes[0].arguments, Contains("--threads=5"));
+  EXPECT_EQ(after(deployment->processes[0].arguments, "--threads"), "(no --threads)");
+}
+
+TEST(Deployment, RefusesFlagsThatItSetsItself) {
+  config::UpConfig config = up("m");
+  config.serve_flags = {"--kv_transfer_config", "{}"};
+  const auto deployment = make_deployment(config, counting_ports(), 2);
+  ASSERT_FALSE(deployment);
+  EXPECT_THAT(deployment.error().message(), HasSubstr("--kv-transfer-config of P1 is set by `tandem up`"));
+}
+
+TEST(Deployment, NeedsAModel) {
+  const auto deployment = make_deployment(up(""), counting_ports(), 2);
+  ASSERT_FALSE(deployment);
+  EXPECT_THAT(deployment.error().message(), HasSubstr("--model"));
+}
+
+TEST(Deployment, KernelPortsDifferWhileTheFinderLives) {
+  const PortFinder find = kernel_port_finder();
+  const auto first = find("127.0.0.1");
+  const auto second = find("127.0.0.1");
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(*first, *second);
+  EXPECT_FALSE(find("not an address"));
+}
+
+TEST_F(DeploymentFile, GivesEveryInstanceItsOwnSettings) {
+  const auto deployment = make_deployment(with(R"(
+model: top.gguf
+serve_flags: [--block-size, "16"]
+proxy: {port: 9000, flags: [--max-retries, "5"]}
+instances:
+  - {role: prefill, port: 8100, kv_port: 30000, environment: {OMP_NUM_THREADS: "3"}}
+  - {role: decode, name: left, model: other.gguf, flags: [--max-num-seqs, "8"]}
+)"),
+                                          counting_ports(), 2);
+  ASSERT_TRUE(deployment) << deployment.error().to_string();
+  const ProcessSpec& prefill = deployment->processes[0];
+  EXPECT_EQ(prefill.name, "P1");
+  EXPECT_EQ(prefill.port, 8100);
+  EXPECT_EQ(prefill.environment.at("OMP_NUM_THREADS"), "3");
+  EXPECT_THAT(after(prefill.arguments, "--kv-transfer-config"), HasSubstr(R"("kv_port":"30000")"));
+  const ProcessSpec& decode = deployment->processes[1];
+  EXPECT_EQ(decode.name, "left");
+  EXPECT_EQ(decode.arguments[1], "other.gguf");
+  EXPECT_EQ(after(decode.arguments, "--block-size"), "16");
+  EXPECT_EQ(after(decode.arguments, "--max-num-seqs"), "8");
+  EXPECT_EQ(after(deployment->processes[2].arguments, "--max-retries"), "5");
+  EXPECT_EQ(deployment->processes[2].port, 9000);
+}
+
+TEST_F(DeploymentFile, ErrorsNameTheFileAndTheKey) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"model: m\ninstances:\n  - {role: prefil}\n", "role of instances[0] is 'prefil', expected prefill or decode"},
+      {"model: m\ninstance: []\n", "unknown key 'instance' in the file"},
+      {"model: m\ninstances:\n  - {role: prefill, prt: 1}\n", "unknown key 'prt' in instances[0]"},
+      {"model: m\ninstances: []\n", "'instances' must be a list"},
+      {"instances:\n  - {role: prefill}\n", "instances[0] has no model"},
+      {"model: m\ninstances:\n  - {role: prefill, port: lots}\n", "line 3"},
+      {"model: [\n", "line"},
+      {"model: m\ninstances:\n  - {role: prefill}\n", "at least one prefill and one decode instance, found 1 and 0"},
+      {"model: m\ninstances:\n  - {role: prefill, name: a}\n  - {role: decode, name: a}\n",
+       "two processes are named 'a'"},
+  };
+  for (const auto& [yaml, message] : cases) {
+    const auto deployment = make_deployment(with(yaml), counting_ports(), 2);
+    ASSERT_FALSE(deployment) << yaml;
+    EXPECT_THAT(deployment.error().message(), HasSubstr(message)) << yaml;
+  }
+}
+
+TEST(Deployment, MissingFileIsNamed) {
+  config::UpConfig config;
+  config.deployment_file = "no/such/file.yaml";
+  const auto deployment = make_deployment(config, counting_ports(), 2);
+  ASSERT_FALSE(deployment);
+  EXPECT_THAT(deployment.error().message(), HasSubstr("no/such/file.yaml"));
+}
+
+}  // namespace
+}  // namespace tandem::cluster
