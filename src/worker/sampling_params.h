@@ -13,12 +13,12 @@ namespace tandem::worker {
 struct SamplingParams {
   double temperature = 1.0;  ///< below 1e-5: greedy
   double top_p = 1.0;
-  std::int32_t top_k = 0;    ///< 0: off
+  std::int32_t top_k = 0;  ///< 0: off
   double min_p = 0.0;
   double repetition_penalty = 1.0;
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
-  std::uint64_t seed = 0;    ///< always set: the request's, or one drawn at arrival
+  std::uint64_t seed = 0;  ///< always set: the request's, or one drawn at arrival
   std::int32_t min_tokens = 0;
   std::int32_t max_tokens = 16;
   bool ignore_eos = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between an instance's brain (engine) and its hands: a worker runs step plans and samples. ModelWorker does it
-// with a model; StubWorker with a script, so that engine, API, connectors and proxy can be tested without one.
+// The seam between an instance's brain (engine) and its hands: a worker runs step plans and samples. ModelWorker does
+// it with a model; StubWorker with a script, so that engine, API, connectors and proxy can be tested without one.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ namespace tandem::worker {
 
 /// One sequence's share of a step. Everything it points to stays unchanged until the step is done.
 struct SequencePlan {
-  std::uint64_t sequence = 0;                 ///< the engine's id, returned in the result
-  std::vector<std::int32_t> tokens;           ///< ids to run, at positions first_position ...
+  std::uint64_t sequence = 0;        ///< the engine's id, returned in the result
+  std::vector<std::int32_t> tokens;  ///< ids to run, at positions first_position ...
   std::int64_t first_position = 0;
-  std::vector<kv::BlockId> block_table;       ///< covers first_position + tokens.size() positions
-  bool sample = false;                        ///< whether this step ends in a new token
+  std::vector<kv::BlockId> block_table;            ///< covers first_position + tokens.size() positions
+  bool sample = false;                             ///< whether this step ends in a new token
   std::shared_ptr<const SamplingParams> sampling;  ///< set if sample
   /// What penalties look at; set if sample and a penalty or min_tokens is in use.
   std::vector<std::int32_t> prompt_tokens;
   std::vector<std::int32_t> output_tokens;
-  std::int32_t num_output_tokens = 0;         ///< tokens generated so far: position of the random number, and min_tokens
-  std::vector<std::int32_t> suppressed;       ///< ids that must not be sampled now (eos and stop ids before min_tokens)
+  std::int32_t num_output_tokens = 0;    ///< tokens generated so far: position of the random number, and min_tokens
+  std::vector<std::int32_t> suppressed;  ///< ids that must not be sampled now (eos and stop ids before min_tokens)
 };
 
 struct StepPlan {
@@ -47,6 +47,9 @@ struct SampledToken {
   std::int32_t token = 0;
   /// The sampled token first, then the most likely ones (at most params.logprobs); empty if not asked for.
   std::vector<TokenLogprob> logprobs;
+  /// Not ok: this sequence got no token (its masks exclude all of them, or its logits are not finite) and must end with
+  /// this error; token is -1. The other sequences of the step are not touched.
+  Status error;
 };
 
 struct StepResult {

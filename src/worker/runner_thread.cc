@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/runner_thread.h"
+
+#include <future>
+#include <utility>
+
+namespace tandem::worker {
+namespace {
+constexpr std::size_t kMaxPlans = 2;
+}  // namespace
+
+RunnerThread::~RunnerThread() {
+  if (!thread_.joinable()) return;
+  thread_.request_stop();
+  thread_.join();
+}
+
+Result<void> RunnerThread::launch(Start start, Step step) {
+  TANDEM_ASSERT(!thread_.joinable(), "a runner thread is launched once");
+  std::promise<Result<void>> started;
+  auto result = started.get_future();
+  // The thread owns the promise: it may still be inside set_value() when this function returns.
+  thread_ = std::jthread([this, started = std::move(started), start = std::move(start),
+                          step = std::move(step)](const std::stop_token& stop) mutable {
+    Result<void> outcome = start();
+    const bool ok = outcome.has_value();
+    started.set_value(std::move(outcome));
+    if (ok) run(stop, step);
+  });
+  // Bounded by `start` itself, which reads a checkpoint from disk.
+  Result<void> outcome = result.get();
+  if (!outcome) thread_.join();
+  return outcome;
+}
+
+void RunnerThread::submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    TANDEM_ASSERT(queue_.size() + (running_ ? 1 : 0) < kMaxPlans, "at most two plans at a time");
+    queue_.push_back({std::move(plan), std::move(done)});
+  }
+  changed_.notify_one();
+}
+
+void RunnerThread::run(const std::stop_token& stop, const Step& step) {
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, [this] { return !queue_.empty(); })) {
+    Job job = std::move(queue_.front());
+    queue_.pop_front();
+    if (stop.stop_requested()) {
+      lock.unlock();
+      job.done(Status(Code::kCancelled, "the worker is stopping"));
+      lock.lock();
+      continue;
+    }
+    running_ = true;
+    lock.unlock();
+    Result<StepResult> result = step(*job.plan, stop);
+    lock.lock();
+    running_ = false;  // before the answer: the engine may submit its next plan from there
+    lock.unlock();
+    job.done(std::move(result));
+    lock.lock();
+  }
+}
+
+}  // namespace tandem::worker

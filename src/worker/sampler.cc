@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing here sorts the vocabulary: top_k and top_p find the bucket of a weight histogram in which they cut, and sort
+// that bucket alone. At 152k tokens a draw with both costs a few passes over one row.
+#include "worker/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "worker/random.h"
+
+namespace tandem::worker {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kReportedMinusInfinity = -9999.0F;
+constexpr double kLowestTemperature = 0.01;
+constexpr std::uint32_t kInPrompt = 0x80000000U;
+constexpr std::size_t kLanes = 16;
+constexpr std::size_t kChunk = 256;  ///< weights summed at once when a token is picked
+
+/// Buckets of weights in (0, 1]: 128 to a power of two down to 2^-40, and bucket 0 for everything below.
+constexpr std::uint32_t kLowestBucketBits = std::bit_cast<std::uint32_t>(0x1.0p-40F) >> 16;
+constexpr std::size_t kNumBuckets = (std::bit_cast<std::uint32_t>(1.0F) >> 16) - kLowestBucketBits + 2;
+
+std::size_t bucket_of(float weight) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(weight) >> 16;
+  return bits < kLowestBucketBits ? 0 : bits - kLowestBucketBits + 1;
+}
+
+/// The highest value, or nullopt if one is NaN or infinite. Lanes, so that the compiler can use vectors.
+std::optional<float> highest_if_finite(std::span<const float> logits) {
+  std::array<float, kLanes> lanes;
+  lanes.fill(kMinusInfinity);
+  std::array<std::uint32_t, kLanes> bad{};
+  std::size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j) {
+      const float value = logits[i + j];
+      lanes[j] = value > lanes[j] ? value : lanes[j];
+      bad[j] |= (std::bit_cast<std::uint32_t>(value) & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
+    }
+  }
+  for (; i < logits.size(); ++i) {
+    lanes[0] = std::max(lanes[0], logits[i]);
+    bad[0] |= std::isfinite(logits[i]) ? 0U : 1U;
+  }
+  for (const std::uint32_t flag : bad) {
+    if (flag != 0) return std::nullopt;
+  }
+  return *std::max_element(lanes.begin(), lanes.end());
+}
+
+float highest_of(std::span<const float> values) {
+  std::array<float, kLanes> lanes;
+  lanes.fill(kMinusInfinity);
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j) {
+      const float value = values[i + j];
+      lanes[j] = value > lanes[j] ? value : lanes[j];
+    }
+  }
+  for (; i < values.size(); ++i) lanes[0] = std::max(lanes[0], values[i]);
+  return *std::max_element(lanes.begin(), lanes.end());
+}
+
+/// e^x for x <= 0, 0 below -87 (also for minus infinity); relative error under 2e-7, e^0 = 1 exactly.
+inline float exp_nonpositive(float x) {
+  const float bounded = x > -87.0F ? x : -87.0F;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const float shifted = bounded * 1.44269504F + kRound;
+  const float n = shifted - kRound;
+  const float r = (bounded - n * 0.693359375F) + n * 2.12194440e-4F;  // ln 2 in two parts
+  float p = 1.0F / 720.0F;
+  p = p * r + 1.0F / 120.0F;
+  p = p * r + 1.0F / 24.0F;
+  p = p * r + 1.0F / 6.0F;
+  p = p * r + 0.5F;
+  p = p * r + 1.0F;
+  p = p * r + 1.0F;
+  const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n)) << 23;
+  const float scaled = std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + exponent);
+  return x > -87.0F ? scaled : 0.0F;
+}
+
+/// Sum in lanes, then over the lanes in order.
+double sum_chunk(const float* weights, std::size_t count) {
+  std::array<double, 8> lanes{};
+  std::size_t i = 0;
+  for (; i + lanes.size() <= count; i += lanes.size()) {
+    for (std::size_t j = 0; j < lanes.size(); ++j) lanes[j] += weights[i + j];
+  }
+  for (; i < count; ++i) lanes[0] += weights[i];
+  double sum = 0.0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+double sum_all(std::span<const float> weights) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < weights.size(); i += kChunk) {
+    sum += sum_chunk(weights.data() + i, std::min(kChunk, weights.size() - i));
+  }
+  return sum;
+}
+
+bool in_vocabulary(std::int32_t id, std::size_t vocab) { return id >= 0 && static_cast<std::size_t>(id) < vocab; }
+
+bool has_penalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0 || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0;
+}
+
+Status not_finite(std::span<const float> logits, const SequencePlan& plan) {
+  std::size_t token = 0;
+  while (std::isfinite(logits[token])) ++token;
+  return {
+      Code::kInternal,
+      fmt::format("the model's logit of token {} is {} after {} tokens; expected a finite number. The checkpoint is "
+                  "damaged, or it overflows the compute type: try --dtype float32",
+                  token, logits[token], plan.first_position + static_cast<std::int64_t>(plan.tokens.size()))};
+}
+
+}  // namespace
+
+Result<SampledToken> Sampler::sample(std::span<const float> logits, const SequencePlan& plan) {
+  TANDEM_ASSERT(plan.sampling != nullptr, "a plan that samples has sampling parameters");
+  const SamplingParams& params = *plan.sampling;
+  const std::optional<float> raw_highest = highest_if_finite(logits);
+  if (!raw_highest) return not_finite(logits, plan);
+
+  const std::span<const float> values = process(logits, plan);
+  const float highest = values.data() == logits.data() ? *raw_highest : highest_of(values);
+  if (highest > 0.0F && std::isinf(highest)) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("repetition_penalty {} makes a logit infinite; use a larger value", params.repetition_penalty));
+  }
+  if (std::isinf(highest)) {
+    return Status(
+        Code::kInvalidArgument,
+        "no token may be sampled: allowed_token_ids leaves only tokens that min_tokens or logit_bias excludes");
+  }
+  SampledToken result;
+  result.sequence = plan.sequence;
+  if (params.greedy()) {
+    result.token = static_cast<std::int32_t>(std::find(values.begin(), values.end(), highest) - values.begin());
+  } else {
+    result.token = draw(values, highest, plan);
+  }
+  if (params.logprobs) result.logprobs = logprobs_of(logits, *raw_highest, result.token, *params.logprobs);
+  return result;
+}
+
+std::span<const float> Sampler::process(std::span<const float> logits, const SequencePlan& plan) {
+  const SamplingParams& params = *plan.sampling;
+  const bool masked = !params.allowed_token_ids.empty() || !plan.suppressed.empty() || !params.logit_bias.empty();
+  const bool penalised = has_penalties(params) && !(plan.prompt_tokens.empty() && plan.output_tokens.empty());
+  if (!masked && !penalised) return logits;
+  apply_masks(logits, plan);
+  if (penalised) apply_penalties(plan);
+  return values_;
+}
+
+void Sampler::apply_masks(std::span<const float> logits, const SequencePlan& plan) {
+  const SamplingParams& params = *plan.sampling;
+  const std::size_t vocab = logits.size();
+  if (params.allowed_token_ids.empty()) {
+    values_.assign(logits.begin(), logits.end());
+  } else {
+    values_.assign(vocab, kMinusInfinity);
+    for (const std::int32_t id : params.allowed_token_ids) {
+      if (in_vocabulary(id, vocab)) values_[id] = logits[id];
+    }
+  }
+  for (const std::int32_t id : plan.suppressed) {
+    if (in_vocabulary(id, vocab)) values_[id] = kMinusInfinity;
+  }
+  for (const auto& [id, bias] : params.logit_bias) {
+    if (in_vocabulary(id, vocab)) values_[id] += bias;
+  }
+}
+
+void Sampler::apply_penalties(const SequencePlan& plan) {
+  const SamplingParams& params = *plan.sampling;
+  if (seen_.size() < values_.size()) seen_.resize(values_.size(), 0);
+  touched_.clear();
+  const auto see = [this](std::int32_t id, std::uint32_t in_prompt) {
+    if (!in_vocabulary(id, values_.size())) return;
+    if (seen_[id] == 0) touched_.push_back(id);
+    seen_[id] = in_prompt != 0 ? seen_[id] | in_prompt : seen_[id] + 1;
+  };
+  for (const std::int32_t id : plan.prompt_tokens) see(id, kInPrompt);
+  for (const std::int32_t id : plan.output_tokens) see(id, 0);
+
+  const auto repetition = static_cast<float>(params.repetition_penalty);
+  const auto frequency = static_cast<float>(params.frequency_penalty);
+  const auto presence = static_cast<float>(params.presence_penalty);
+  for (const std::int32_t id : touched_) {
+    const std::uint32_t count = seen_[id] & ~kInPrompt;
+    seen_[id] = 0;
+    float& value = values_[id];
+    if (value == kMinusInfinity) continue;
+    value = value > 0.0F ? value / repetition : value * repetition;
+    if (count > 0) {
+      value -= frequency * static_cast<float>(count);
+      value -= presence;
+    }
+  }
+}
+
+std::int32_t Sampler::draw(std::span<const float> values, float highest, const SequencePlan& plan) {
+  const SamplingParams& params = *plan.sampling;
+  const auto inverse = static_cast<float>(1.0 / std::max(params.temperature, kLowestTemperature));
+  // Weights are relative to the most likely token's, so min_p is a plain lower bound on them.
+  const auto floor = static_cast<float>(params.min_p);
+  weights_.resize(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float weight = exp_nonpositive((values[i] - highest) * inverse);
+    weights_[i] = weight < floor ? 0.0F : weight;
+  }
+  const bool cuts_k = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < values.size();
+  if (cuts_k || params.top_p < 1.0) truncate(values, cuts_k ? params.top_k : 0, params.top_p);
+  return pick(uniform(params.seed, static_cast<std::uint64_t>(plan.num_output_tokens)));
+}
+
+void Sampler::truncate(std::span<const float> values, std::int32_t top_k, double top_p) {
+  fill_histogram();
+  if (top_k > 0) {
+    // Exactly k tokens stay: of equally likely ones those with the lowest ids.
+    std::int64_t above = 0;
+    std::size_t bucket = kNumBuckets;
+    while (bucket > 0 && above + bucket_size_[bucket - 1] < top_k) above += bucket_size_[--bucket];
+    if (bucket > 0) {
+      --bucket;
+      gather_bucket(values, bucket);
+      cut_below(bucket, static_cast<std::size_t>(top_k - above));
+    }
+  }
+  if (top_p < 1.0) {
+    double total = 0.0;
+    for (std::size_t bucket = kNumBuckets; bucket-- > 0;) total += bucket_weight_[bucket];
+    const double wanted = top_p * total;
+    double above = 0.0;
+    std::size_t bucket = kNumBuckets;
+    while (bucket > 0 && above + bucket_weight_[bucket - 1] < wanted) above += bucket_weight_[--bucket];
+    if (bucket == 0) return;
+    --bucket;
+    gather_bucket(values, bucket);
+    // The token that crosses the bound stays, so at least one does.
+    std::size_t keep = 0;
+    while (keep < candidates_.size() && (keep == 0 || above < wanted)) above += weights_[candidates_[keep++]];
+    cut_below(bucket, keep);
+  }
+}
+
+void Sampler::fill_histogram() {
+  bucket_weight_.assign(kNumBuckets, 0.0);
+  bucket_size_.assign(kNumBuckets, 0);
+  for (const float weight : weights_) {
+    if (weight <= 0.0F) continue;
+    const std::size_t bucket = bucket_of(weight);
+    bucket_weight_[bucket] += weight;
+    ++bucket_size_[bucket];
+  }
+}
+
+void Sampler::gather_bucket(std::span<const float> values, std::size_t bucket) {
+  candidates_.clear();
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    if (weights_[i] > 0.0F && bucket_of(weights_[i]) == bucket) candidates_.push_back(static_cast<std::int32_t>(i));
+  }
+  std::sort(candidates_.begin(), candidates_.end(), [&](std::int32_t a, std::int32_t b) {
+    if (weights_[a] != weights_[b]) return weights_[a] > weights_[b];
+    if (values[a] != values[b]) return values[a] > values[b];
+    return a < b;
+  });
+}
+
+void Sampler::cut_below(std::size_t bucket, std::size_t keep) {
+  for (float& weight : weights_) {
+    if (bucket_of(weight) < bucket) weight = 0.0F;
+  }
+  std::fill(bucket_weight_.begin(), bucket_weight_.begin() + static_cast<std::ptrdiff_t>(bucket) + 1, 0.0);
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    if (i < keep) {
+      bucket_weight_[bucket] += weights_[candidates_[i]];
+    } else {
+      weights_[candidates_[i]] = 0.0F;
+    }
+  }
+}
+
+std::int32_t Sampler::pick(double random) const {
+  const double wanted = random * sum_all(weights_);
+  double before = 0.0;
+  std::int32_t last = -1;  // the last token with any weight: rounding may leave `wanted` past the end
+  for (std::size_t start = 0; start < weights_.size(); start += kChunk) {
+    const std::size_t count = std::min(kChunk, weights_.size() - start);
+    const double chunk = sum_chunk(weights_.data() + start, count);
+    const bool here = before + chunk > wanted;
+    double sum = before;
+    if (here || chunk > 0.0) {
+      for (std::size_t i = start; i < start + count; ++i) {
+        if (weights_[i] <= 0.0F) continue;
+        last = static_cast<std::int32_t>(i);
+        sum += weights_[i];
+        if (here && sum > wanted) return last;
+      }
+    }
+    if (here) return last;
+    before += chunk;
+  }
+  TANDEM_ASSERT(last >= 0, "the most likely token always has weight 1");
+  return last;
+}
+
+std::vector<TokenLogprob> Sampler::logprobs_of(std::span<const float> logits, float highest, std::int32_t sampled,
+                                               std::int32_t count) {
+  weights_.resize(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) weights_[i] = exp_nonpositive(logits[i] - highest);
+  const double log_sum = static_cast<double>(highest) + std::log(sum_all(weights_));
+  const auto logprob = [&](std::int32_t id) {
+    const auto value = static_cast<float>(static_cast<double>(logits[id]) - log_sum);
+    return std::isfinite(value) ? value : kReportedMinusInfinity;
+  };
+  // Ranks order by logit, then by id, as greedy sampling does.
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  const float value = logits[sampled];
+  std::int32_t rank = 1;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    rank += logits[i] > value || (logits[i] == value && static_cast<std::int32_t>(i) < sampled) ? 1 : 0;
+  }
+  // A heap of the best so far, its worst in front: a row costs one comparison a token and few replacements.
+  const std::size_t wanted = count < 0 ? logits.size() : std::min(static_cast<std::size_t>(count), logits.size());
+  candidates_.clear();
+  for (std::size_t i = 0; wanted > 0 && i < logits.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (candidates_.size() < wanted) {
+      candidates_.push_back(id);
+      std::push_heap(candidates_.begin(), candidates_.end(), before);
+    } else if (logits[i] > logits[candidates_.front()]) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), before);
+      candidates_.back() = id;
+      std::push_heap(candidates_.begin(), candidates_.end(), before);
+    }
+  }
+  std::sort_heap(candidates_.begin(), candidates_.end(), before);
+
+  std::vector<TokenLogprob> result;
+  result.reserve(candidates_.size() + 1);
+  result.push_back({sampled, logprob(sampled), rank});
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    if (candidates_[i] == sampled) continue;
+    result.push_back({candidates_[i], logprob(candidates_[i]), static_cast<std::int32_t>(i) + 1});
+  }
+  return result;
+}
+
+}  // namespace tandem::worker

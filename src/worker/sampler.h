@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// From one row of logits to one token (spec: vllm_api.md 5.2 "Sampling order" and 8). A pure function of the logits and
+// of the sequence's plan; the object only keeps scratch memory. One object a thread.
+//
+// Order: log-probabilities of the raw logits; allowed ids; suppressed ids; logit bias; repetition (prompt and output),
+// frequency and presence (output) penalties; then the most likely token (lowest id on ties) if greedy, else
+// temperature, min_p, top_k, top_p, and a draw with uniform(seed, num_output_tokens).
+//
+// Exponentials and sums are our own fixed sequence of float and double operations, without fused multiply-add: equal
+// logits give equal tokens on every machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "worker/worker.h"
+
+namespace tandem::worker {
+
+class Sampler {
+ public:
+  /// logits: [vocab_size]; ids past it cannot be chosen. plan.sampling is set. Ids out of range in the plan are
+  /// ignored. Errors, both of scope request: internal if a logit is NaN or infinite; invalid_argument if the plan's
+  /// masks leave no token.
+  Result<SampledToken> sample(std::span<const float> logits, const SequencePlan& plan);
+
+ private:
+  /// What is left after masks, bias and penalties: the raw row itself, or a changed copy in values_.
+  std::span<const float> process(std::span<const float> logits, const SequencePlan& plan);
+  void apply_masks(std::span<const float> logits, const SequencePlan& plan);
+  void apply_penalties(const SequencePlan& plan);
+  std::int32_t draw(std::span<const float> values, float highest, const SequencePlan& plan);
+  /// Zeroes the weights that top_k and top_p cut off.
+  void truncate(std::span<const float> values, std::int32_t top_k, double top_p);
+  void fill_histogram();
+  /// The positive weights of one bucket, heaviest first (then by value, then lowest id).
+  void gather_bucket(std::span<const float> values, std::size_t bucket);
+  /// Zeroes all buckets below `bucket`, and of `bucket` itself all but the first `keep` of gather_bucket().
+  void cut_below(std::size_t bucket, std::size_t keep);
+  std::int32_t pick(double random) const;
+  std::vector<TokenLogprob> logprobs_of(std::span<const float> logits, float highest, std::int32_t sampled,
+                                        std::int32_t count);
+
+  std::vector<float> values_;          ///< [vocab] changed logits
+  std::vector<float> weights_;         ///< [vocab] exp((value - highest) / temperature), 0 = cut
+  std::vector<std::uint32_t> seen_;    ///< [vocab] output count, top bit: in the prompt; all 0 between calls
+  std::vector<std::int32_t> touched_;  ///< ids with seen_ != 0
+  std::vector<double> bucket_weight_;  ///< [buckets] sum of the weights in it
+  std::vector<std::int32_t> bucket_size_;
+  std::vector<std::int32_t> candidates_;  ///< ids
+};
+
+}  // namespace tandem::worker
