@@ -20,13 +20,13 @@ struct ProxyConfig {
   std::uint16_t port = 8000;
   std::vector<Backend> prefillers;
   std::vector<Backend> decoders;
-  int max_retries = 3;                               ///< attempts of the prefill stage, over different prefillers
-  std::chrono::milliseconds retry_delay{1};          ///< doubles with each attempt
+  int max_retries = 3;                       ///< attempts of the prefill stage, over different prefillers
+  std::chrono::milliseconds retry_delay{1};  ///< doubles with each attempt
   std::chrono::milliseconds connect_timeout{3'000};
   std::chrono::milliseconds prefill_timeout{600'000};      ///< whole prefill answer
   std::chrono::milliseconds first_byte_timeout{600'000};   ///< decode: until the head of the answer
   std::chrono::milliseconds stream_idle_timeout{300'000};  ///< decode: between two pieces
-  int max_inflight = 4096;                           ///< over it: 503 with Retry-After
+  int max_inflight = 4096;                                 ///< over it: 503 with Retry-After
   std::string log_level = "info";
 };
 

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only user of CLI11: it gets each command's flag list for parsing and for the help text.
+#include "config/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "config/version.h"
+
+namespace tandem::config {
+namespace {
+
+Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+
+/// One command: its flags, and CLI11's picture of them.
+class Command {
+ public:
+  Command(std::string name, std::string about, std::vector<std::string>& notes)
+      : flags(notes), app_(std::move(about), "tandem " + name), name_(std::move(name)) {
+    app_.get_formatter()->column_width(44);
+    app_.get_formatter()->label("REQUIRED", "");
+  }
+
+  FlagList flags;
+
+  /// A name and help line for what stands without a flag; canonical_arguments collects the values.
+  void positional(std::string name, std::string help) { positionals_.emplace_back(std::move(name), std::move(help)); }
+
+  std::string help() {
+    register_flags();
+    return app_.help();
+  }
+
+  /// Sets every flag that was given. nullopt if --help was among them.
+  Result<std::optional<Arguments>> parse(std::span<const std::string> arguments) {
+    FlagForms forms = flags.forms();
+    forms.flags.push_back(FlagForm{"--help", Arity::kNone});
+    forms.short_forms.emplace_back("-h", "--help");
+    TANDEM_ASSIGN(Arguments given, canonical_arguments(arguments, forms));
+    if (std::find(given.canonical.begin(), given.canonical.end(), "--help") != given.canonical.end())
+      return std::optional<Arguments>();
+    register_flags();
+    std::vector<std::string> reversed(given.canonical.rbegin(), given.canonical.rend());
+    try {
+      app_.parse(std::move(reversed));
+    } catch (const CLI::Error& error) {
+      return invalid(error.what());
+    }
+    for (std::size_t i = 0; i < options_.size(); ++i) {
+      if (options_[i]->count() == 0) continue;
+      const Flag& flag = flags.flags()[i];
+      if (auto result = flag.set(options_[i]->results()); !result)
+        return result.error().context("argument " + flag.form.name);
+    }
+    return std::optional(std::move(given));
+  }
+
+ private:
+  void register_flags() {
+    if (!options_.empty()) return;
+    for (const auto& [name, help] : positionals_) app_.add_option(name, accept_, help)->type_name("");
+    for (const Flag& flag : flags.flags()) options_.push_back(register_flag(flag));
+  }
+
+  CLI::Option* register_flag(const Flag& flag) {
+    std::string names = flag.form.name;
+    for (const std::string& name : flag.short_forms)
+      if (name.size() == 2) names = name + "," + names;  // longer ones are no names to CLI11 and are resolved by now
+    std::string help = flag.help;
+    if (!flag.default_text.empty()) help += fmt::format(" [{}]", flag.default_text);
+    CLI::Option* option = nullptr;
+    if (flag.form.arity == Arity::kNone) {
+      if (flag.form.negatable) names += ",!--no-" + flag.form.name.substr(2);
+      option = app_.add_flag(names, switch_, help);
+    } else {
+      option = app_.add_option(names, accept_, help)->type_name(flag.metavar);
+      option->expected(flag.form.arity == Arity::kMany ? -1 : 1);
+    }
+    return option->group(flag.group);
+  }
+
+  CLI::App app_;
+  std::string name_;
+  std::vector<std::pair<std::string, std::string>> positionals_;
+  std::vector<CLI::Option*> options_;  ///< one for each flag, owned by app_
+  CLI::callback_t accept_ = [](const CLI::results_t&) { return true; };
+  bool switch_ = false;
+};
+
+constexpr std::string_view kOverview =
+    "tandem: large language models with prefill and decode on separate instances\n"
+    "\n"
+    "Usage: tandem COMMAND [FLAGS]    (tandem COMMAND --help for its flags)\n"
+    "\n"
+    "Commands:\n"
+    "  serve   one instance: OpenAI endpoints over a model; prefiller, decoder or both\n"
+    "  proxy   pairs prefillers and decoders behind one address\n"
+    "  up      a whole deployment on this machine\n"
+    "\n"
+    "  --version   print the version\n"
+    "  --help      print this text\n";
+
+Result<CommandLine> parse_serve(std::span<const std::string> arguments, const Environment& environment) {
+  CommandLine line;
+  Command command("serve", "One instance: OpenAI endpoints over a model, as `vllm serve`.", line.notes);
+  ServeOptions options(command.flags);
+  command.positional("model", "model folder (Hugging Face) or .gguf file");
+  TANDEM_ASSIGN(auto given, command.parse(arguments));
+  if (!given) {
+    line.command = Text{command.help()};
+    return line;
+  }
+  if (!given->rest.empty()) given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
+  TANDEM_ASSIGN(line.command, options.finish(given->positional, environment, line.notes));
+  return line;
+}
+
+Result<CommandLine> parse_proxy(std::span<const std::string> arguments) {
+  CommandLine line;
+  Command command("proxy", "Pairs prefillers and decoders behind one address.", line.notes);
+  ProxyOptions options(command.flags);
+  TANDEM_ASSIGN(auto given, command.parse(arguments));
+  if (!given) {
+    line.command = Text{command.help()};
+    return line;
+  }
+  given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
+  TANDEM_ASSIGN(line.command, options.finish(given->positional));
+  return line;
+}
+
+Result<CommandLine> parse_up(std::span<const std::string> arguments) {
+  CommandLine line;
+  Command command("up",
+                  "Starts prefillers, decoders and a proxy on this machine. Flags after -- go to every `tandem serve`.",
+                  line.notes);
+  UpOptions options(command.flags);
+  command.positional("deployment", "deployment file (YAML), in place of --model, --prefill and --decode");
+  TANDEM_ASSIGN(auto given, command.parse(arguments));
+  if (!given) {
+    line.command = Text{command.help()};
+    return line;
+  }
+  TANDEM_ASSIGN(line.command, options.finish(given->positional, std::move(given->rest)));
+  return line;
+}
+
+}  // namespace
+
+Result<CommandLine> parse_command_line(std::span<const std::string> arguments, const Environment& environment) {
+  static const std::vector<std::string> kCommands = {"serve", "proxy", "up"};
+  if (arguments.empty()) return invalid("a command is missing; expected serve, proxy or up (tandem --help tells more)");
+  const std::string& name = arguments[0];
+  if (name == "--help" || name == "-h" || name == "help") return CommandLine{Text{std::string(kOverview)}, {}};
+  if (name == "--version" || name == "-v" || name == "-V")
+    return CommandLine{Text{fmt::format("tandem {}\n", version())}, {}};
+  auto line = [&]() -> Result<CommandLine> {
+    const auto rest = arguments.subspan(1);
+    if (name == "serve") return parse_serve(rest, environment);
+    if (name == "proxy") return parse_proxy(rest);
+    if (name == "up") return parse_up(rest);
+    const std::string near = nearest_name(name, kCommands);
+    return invalid(fmt::format("unknown command '{}'{}; expected serve, proxy or up", name,
+                               near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
+  }();
+  return line;
+}
+
+}  // namespace tandem::config

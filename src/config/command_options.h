@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of each command, and the checks over several flags that can only be made at the end.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/flag_list.h"
+#include "config/proxy_config.h"
+#include "config/serve_config.h"
+#include "config/up_config.h"
+
+namespace tandem::config {
+
+/// Looks up an environment variable; nullopt if unset.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// Adds flags to a list; `finish` makes the checked config once they are all set. Lives until then.
+class ServeOptions {
+ public:
+  explicit ServeOptions(FlagList& flags);
+  Result<ServeConfig> finish(const std::vector<std::string>& positional, const Environment& environment,
+                             std::vector<std::string>& notes);
+
+ private:
+  void add_model(FlagList& flags);
+  void add_cache_and_scheduler(FlagList& flags);
+  void add_frontend(FlagList& flags);
+  void add_disaggregation(FlagList& flags);
+  void add_parallel(FlagList& flags);
+  void add_accepted(FlagList& flags);
+  Result<void> merge_hf_overrides();
+  Result<void> read_environment(const Environment& environment);
+
+  ServeConfig config_;
+  std::string model_flag_;
+  std::optional<std::int32_t> max_num_seqs_;
+  std::optional<std::string> rope_scaling_;
+  std::optional<double> rope_theta_;
+  std::optional<std::string> kv_transfer_config_;
+};
+
+class ProxyOptions {
+ public:
+  explicit ProxyOptions(FlagList& flags);
+  Result<ProxyConfig> finish(const std::vector<std::string>& positional);
+
+ private:
+  ProxyConfig config_;
+  std::vector<std::string> prefiller_hosts_{"localhost"}, decoder_hosts_{"localhost"};
+  std::vector<std::uint16_t> prefiller_ports_{8001}, decoder_ports_{8002};
+};
+
+class UpOptions {
+ public:
+  explicit UpOptions(FlagList& flags);
+  Result<UpConfig> finish(const std::vector<std::string>& positional, std::vector<std::string> rest);
+
+ private:
+  UpConfig config_;
+};
+
+}  // namespace tandem::config

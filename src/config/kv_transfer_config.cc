@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/kv_transfer_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <boost/json.hpp>
+
+#include "base/json.h"
+
+namespace tandem::config {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view kFlag = "--kv-transfer-config";
+
+Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+
+Result<std::string> connector_name(const std::string& name) {
+  if (name == "MooncakeConnector" || name == "MooncakeConnectorV1") return name;
+  if (name == "MooncakeLayerwiseConnector" || name == "LLMDataDistCMgrConnector")
+    return Status(Code::kUnsupported,
+                  fmt::format("kv_connector '{}' is not in this version; use MooncakeConnectorV1", name));
+  return invalid(fmt::format("unknown kv_connector '{}'; known are MooncakeConnector, MooncakeConnectorV1", name));
+}
+
+Result<KvRole> role_of(const std::string& name) {
+  for (const KvRole role : {KvRole::kProducer, KvRole::kConsumer, KvRole::kBoth})
+    if (name == kv_role_name(role)) return role;
+  return invalid(fmt::format("kv_role '{}' is unknown; allowed are kv_producer, kv_consumer, kv_both", name));
+}
+
+Result<std::string> text_or_number(const json::object& object, std::string_view key) {
+  const json::value* value = object.if_contains(key);
+  if (value == nullptr || value->is_null()) return std::string();
+  if (value->is_string()) return std::string(value->as_string());
+  if (value->is_int64()) return std::to_string(value->as_int64());
+  return invalid(
+      fmt::format("field '{}' is {}, expected a string", key, std::string_view(json::to_string(value->kind()))));
+}
+
+/// Compares what the config says of one side ("prefill", "decode") with what this instance is.
+Result<void> check_sizes(const json::object& extra, std::string_view side, ParallelSizes real) {
+  const json::value* value = extra.if_contains(side);
+  if (value == nullptr || value->is_null()) return {};
+  if (!value->is_object()) return invalid(fmt::format("kv_connector_extra_config.{} must be an object", side));
+  const json::object& sizes = value->as_object();
+  TANDEM_ASSIGN(const auto tensor, json_int(sizes, "tp_size"));
+  TANDEM_ASSIGN(const auto data, json_int(sizes, "dp_size"));
+  TANDEM_ASSIGN(const auto pipeline, json_int(sizes, "pp_size"));
+  if (tensor && *tensor != real.tensor)
+    return invalid(
+        fmt::format("KV transfer '{}' config has a conflicting tensor parallel size. Expected {}, but got {}.", side,
+                    real.tensor, *tensor));
+  if (data && *data != real.data)
+    return invalid(fmt::format("KV transfer '{}' config has a conflicting data parallel size. Expected {}, but got {}.",
+                               side, real.data, *data));
+  if (pipeline && *pipeline != 1)
+    return Status(Code::kUnsupported,
+                  fmt::format("KV transfer '{}' config has pp_size {}; this version has no pipeline "
+                              "parallelism, expected 1",
+                              side, *pipeline));
+  return {};
+}
+
+void note_ignored_keys(const json::object& object, std::vector<std::string>& notes) {
+  static constexpr std::string_view kUsed[] = {
+      "kv_connector",          "kv_role", "kv_port", "engine_id", "kv_ip", "kv_connector_extra_config",
+      "kv_load_failure_policy"};
+  std::vector<std::string> ignored;
+  for (const auto& member : object)
+    if (std::find(std::begin(kUsed), std::end(kUsed), std::string_view(member.key())) == std::end(kUsed))
+      ignored.emplace_back(member.key());
+  if (!ignored.empty()) notes.push_back(fmt::format("{}: ignored here: {}", kFlag, fmt::join(ignored, ", ")));
+}
+
+Result<KvTransferConfig> read(const json::object& object, ParallelSizes real) {
+  TANDEM_ASSIGN(const auto connector, json_string(object, "kv_connector"));
+  TANDEM_ASSIGN(const auto role, json_string(object, "kv_role"));
+  if (!connector && !role) return invalid("it names neither kv_connector nor kv_role");
+  if (!connector)
+    return invalid(fmt::format("kv_role '{}' needs a kv_connector, for example MooncakeConnectorV1", *role));
+  KvTransferConfig config;
+  TANDEM_ASSIGN(config.connector, connector_name(*connector));
+  if (!role)
+    return invalid(fmt::format("kv_connector '{}' needs a kv_role: kv_producer, kv_consumer or kv_both", *connector));
+  TANDEM_ASSIGN(config.role, role_of(*role));
+  TANDEM_ASSIGN(const auto port, json_int(object, "kv_port"));
+  if (port && (*port < 0 || *port > 65535)) return invalid(fmt::format("kv_port {} is not a port (0 to 65535)", *port));
+  if (port) config.port = static_cast<std::uint16_t>(*port);
+  TANDEM_ASSIGN(config.engine_id, text_or_number(object, "engine_id"));
+  TANDEM_ASSIGN(const auto ip, json_string(object, "kv_ip"));
+  if (ip && *ip != "127.0.0.1" && *ip != "localhost" && *ip != "0.0.0.0") config.ip = *ip;
+  TANDEM_ASSIGN(const auto policy, json_string(object, "kv_load_failure_policy"));
+  if (policy && *policy != "fail" && *policy != "recompute")
+    return invalid(fmt::format("kv_load_failure_policy '{}' is unknown; allowed are fail, recompute", *policy));
+  config.load_failure = policy && *policy == "recompute" ? LoadFailure::kRecompute : LoadFailure::kFail;
+  if (const json::value* extra = object.if_contains("kv_connector_extra_config");
+      extra != nullptr && !extra->is_null()) {
+    if (!extra->is_object()) return invalid("kv_connector_extra_config must be an object");
+    if (config.produces()) TANDEM_TRY(check_sizes(extra->as_object(), "prefill", real));
+    if (config.consumes()) TANDEM_TRY(check_sizes(extra->as_object(), "decode", real));
+  }
+  return config;
+}
+
+}  // namespace
+
+std::string_view kv_role_name(KvRole role) {
+  switch (role) {
+    case KvRole::kProducer:
+      return "kv_producer";
+    case KvRole::kConsumer:
+      return "kv_consumer";
+    case KvRole::kBoth:
+      return "kv_both";
+  }
+  return "unknown";
+}
+
+Result<std::optional<KvTransferConfig>> parse_kv_transfer_config(std::string_view text, ParallelSizes real,
+                                                                 std::vector<std::string>& notes) {
+  auto value = parse_json(text, JsonLimits{.max_depth = 16, .max_bytes = 1U << 20});
+  if (!value) return value.error();
+  if (value->is_null()) return std::optional<KvTransferConfig>();
+  if (!value->is_object()) return invalid("expected a JSON object");
+  if (value->as_object().empty()) return std::optional<KvTransferConfig>();
+  TANDEM_ASSIGN(KvTransferConfig config, read(value->as_object(), real));
+  note_ignored_keys(value->as_object(), notes);
+  return std::optional(std::move(config));
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags of `tandem proxy` and `tandem up`. The proxy's are those of vLLM-Ascend's load_balance_proxy_server_example.py
+// (pd_protocol.md 9.1) and the time limits that script lacks.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "config/command_options.h"
+
+namespace tandem::config {
+namespace {
+
+Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+
+/// A line continuation without a blank glues two arguments together: "192.0.0.2192.0.0.3". All labels are numbers then,
+/// but it is no address.
+Result<std::string> checked_host(const std::string& host) {
+  if (host.empty()) return invalid("a host is empty");
+  if (host.find_first_of(" /\\\t\n") != std::string::npos)
+    return invalid(fmt::format("'{}' is not a host; expected a name or an address without scheme and path", host));
+  const bool numeric = std::all_of(host.begin(), host.end(), [](char c) { return c == '.' || (c >= '0' && c <= '9'); });
+  if (!numeric) return host;
+  int labels = 0;
+  bool good = true;
+  for (std::size_t start = 0; start <= host.size();) {
+    const std::size_t dot = std::min(host.find('.', start), host.size());
+    good = good && static_cast<bool>(parse_integer(host.substr(start, dot - start), 0, 255));
+    ++labels;
+    start = dot + 1;
+  }
+  if (good && labels == 4) return host;
+  return invalid(
+      fmt::format("'{}' is not an IPv4 address; were two addresses written without a blank between them?", host));
+}
+
+std::function<Result<void>(const std::vector<std::string>&)> hosts_into(std::vector<std::string>& target) {
+  return [&target](const std::vector<std::string>& values) -> Result<void> {
+    target.clear();
+    for (const std::string& value : values) {
+      TANDEM_ASSIGN(std::string host, checked_host(value));
+      target.push_back(std::move(host));
+    }
+    return {};
+  };
+}
+
+std::function<Result<void>(const std::vector<std::string>&)> ports_into(std::vector<std::uint16_t>& target) {
+  return [&target](const std::vector<std::string>& values) -> Result<void> {
+    target.clear();
+    for (const std::string& value : values) {
+      TANDEM_ASSIGN(const std::int64_t port, parse_integer(value, 1, 65535));
+      target.push_back(static_cast<std::uint16_t>(port));
+    }
+    return {};
+  };
+}
+
+Setter milliseconds_into(std::chrono::milliseconds& target) {
+  return [&target](const std::string& value) -> Result<void> {
+    TANDEM_ASSIGN(const std::int64_t count, parse_milliseconds(value));
+    target = std::chrono::milliseconds(count);
+    return {};
+  };
+}
+
+Setter log_level_into(std::string& target) {
+  return [&target](std::string value) -> Result<void> {
+    for (char& c : value) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+    TANDEM_ASSIGN(
+        target,
+        parse_choice<std::string>(
+            value,
+            {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}, {"critical", "error"}}));
+    return {};
+  };
+}
+
+Result<std::vector<Backend>> pair_up(const std::vector<std::string>& hosts, const std::vector<std::uint16_t>& ports,
+                                     std::string_view what) {
+  if (hosts.size() != ports.size())
+    return invalid(fmt::format("Number of {} hosts must match number of {} ports (found {} hosts and {} ports)", what,
+                               what, hosts.size(), ports.size()));
+  std::vector<Backend> backends;
+  for (std::size_t i = 0; i < hosts.size(); ++i) backends.push_back(Backend{hosts[i], ports[i]});
+  return backends;
+}
+
+}  // namespace
+
+ProxyOptions::ProxyOptions(FlagList& flags) {
+  flags.group("Proxy");
+  flags.one("--host", "HOST", "address to listen on", config_.host, text_into(config_.host));
+  flags.one("--port", "PORT", "port to listen on; 0: any free one", "8000", integer_into(config_.port, 0, 65535));
+  flags.many("--prefiller-hosts", "HOST", "hosts of the prefillers, one for each port", "localhost",
+             hosts_into(prefiller_hosts_));
+  flags.many("--prefiller-ports", "PORT", "ports of the prefillers", "8001", ports_into(prefiller_ports_));
+  flags.many("--decoder-hosts", "HOST", "hosts of the decoders, one for each port", "localhost",
+             hosts_into(decoder_hosts_));
+  flags.many("--decoder-ports", "PORT", "ports of the decoders", "8002", ports_into(decoder_ports_));
+  flags.one("--log-level", "LEVEL", "debug, info, warning, error", "info", log_level_into(config_.log_level));
+  flags.group("Retries and limits");
+  flags.one("--max-retries", "N", "attempts of the prefill stage, over different prefillers", "3",
+            integer_into(config_.max_retries, 1, 100));
+  flags.one("--retry-delay", "TIME", "pause before the second attempt; doubles", "0.001",
+            milliseconds_into(config_.retry_delay));
+  flags.one("--connect-timeout", "TIME", "until a backend accepts", "3s", milliseconds_into(config_.connect_timeout));
+  flags.one("--prefill-timeout", "TIME", "whole answer of a prefiller", "600s",
+            milliseconds_into(config_.prefill_timeout));
+  flags.one("--first-byte-timeout", "TIME", "until a decoder begins to answer", "600s",
+            milliseconds_into(config_.first_byte_timeout));
+  flags.one("--stream-idle-timeout", "TIME", "between two pieces of a decoder's answer", "300s",
+            milliseconds_into(config_.stream_idle_timeout));
+  flags.one("--max-inflight", "N", "requests at once; over it 503 with Retry-After", "4096",
+            integer_into(config_.max_inflight, 1, 1 << 20));
+  flags.group("Accepted, without effect here");
+  flags.ignored("--max-waiting-retries", Arity::kOne, "a request waits at its prefiller");
+  flags.ignored("--waiting-retry-interval", Arity::kOne, "a request waits at its prefiller");
+  flags.ignored("--workers", Arity::kOne, "one process serves all connections");
+}
+
+Result<ProxyConfig> ProxyOptions::finish(const std::vector<std::string>& positional) {
+  if (!positional.empty()) return invalid(fmt::format("unrecognized arguments: {}", positional[0]));
+  TANDEM_ASSIGN(config_.prefillers, pair_up(prefiller_hosts_, prefiller_ports_, "prefiller"));
+  TANDEM_ASSIGN(config_.decoders, pair_up(decoder_hosts_, decoder_ports_, "decoder"));
+  return config_;
+}
+
+UpOptions::UpOptions(FlagList& flags) {
+  flags.group("Deployment");
+  flags.one("--model", "PATH", "model folder or .gguf file", "", text_into(config_.model));
+  flags.one("--prefill", "N", "prefill instances", "1", integer_into(config_.prefill, 1, 64));
+  flags.one("--decode", "N", "decode instances", "1", integer_into(config_.decode, 1, 64));
+  flags.one("--host", "HOST", "address the proxy listens on", config_.host, text_into(config_.host));
+  flags.one("--port", "PORT", "port the proxy listens on", "8000", integer_into(config_.port, 1, 65535));
+  flags.one("--ready-timeout", "TIME", "until every process answers", "600s",
+            [this](const std::string& value) -> Result<void> {
+              TANDEM_ASSIGN(const std::int64_t count, parse_milliseconds(value));
+              config_.ready_timeout = std::chrono::seconds(std::max<std::int64_t>(1, count / 1000));
+              return {};
+            });
+  flags.one("--color", "WHEN", "auto, always, never", "auto",
+            choice_into<Color>(config_.color,
+                               {{"auto", Color::kAuto}, {"always", Color::kAlways}, {"never", Color::kNever}}));
+  flags.one("--log-level", "LEVEL", "debug, info, warning, error", "info", log_level_into(config_.log_level));
+}
+
+Result<UpConfig> UpOptions::finish(const std::vector<std::string>& positional, std::vector<std::string> rest) {
+  if (positional.size() > 1)
+    return invalid(fmt::format("unrecognized arguments: {} (flags for `tandem serve` go after --)", positional[1]));
+  if (!positional.empty()) config_.deployment_file = positional[0];
+  if (config_.model.empty() && config_.deployment_file.empty())
+    return invalid("either --model MODEL or a deployment file (YAML) is required");
+  config_.serve_flags = std::move(rest);
+  return config_;
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of `tandem serve`: vLLM's flags as far as they mean something here (vllm_api.md 14.2), already checked as far
+// as that is possible without the model. JSON stays text where only the model part can judge it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::config {
+
+enum class KvRole { kProducer, kConsumer, kBoth };
+std::string_view kv_role_name(KvRole role);  ///< "kv_producer", ...
+
+enum class LoadFailure { kFail, kRecompute };
+
+/// --kv-transfer-config (pd_protocol.md 1). An instance without one neither hands KV over nor fetches any.
+struct KvTransferConfig {
+  std::string connector;  ///< as named: "MooncakeConnector", "MooncakeConnectorV1"
+  KvRole role = KvRole::kBoth;
+  std::uint16_t port = 14579;  ///< kv_port: base port of the transfer engine
+  std::string engine_id;       ///< empty: a random one is made at start
+  std::string ip;              ///< kv_ip if it was given and is not loopback: the address peers are told
+  LoadFailure load_failure = LoadFailure::kFail;
+
+  bool produces() const { return role != KvRole::kConsumer; }
+  bool consumes() const { return role != KvRole::kProducer; }
+};
+
+enum class DType { kAuto, kBfloat16, kFloat32 };
+enum class Quantization { kNone, kW8A8 };
+enum class LoadFormat { kAuto, kStub };
+enum class Scheduling { kFcfs, kPriority };
+enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
+enum class KvTransport { kAuto, kShm, kTcp };
+enum class ContentFormat { kAuto, kString, kParts };
+
+/// --override-generation-config: server defaults that stand over those of generation_config.json.
+struct GenerationOverrides {
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<std::int64_t> top_k, max_new_tokens;
+};
+
+struct ServeConfig {
+  // Model.
+  std::string model;                            ///< folder or .gguf file
+  std::string tokenizer;                        ///< tokenizer.json or a folder with one; empty: the model's own
+  std::vector<std::string> served_model_names;  ///< never empty; the first one is canonical
+  DType dtype = DType::kAuto;
+  Quantization quantization = Quantization::kNone;
+  LoadFormat load_format = LoadFormat::kAuto;
+  std::string hf_overrides = "{}";         ///< JSON object; --rope-scaling and --rope-theta are merged in
+  std::string generation_config = "auto";  ///< "auto", "vllm" (constants only), or a folder
+  GenerationOverrides generation_overrides;
+  std::uint64_t seed = 0;
+  std::optional<std::int64_t> max_model_len;  ///< nullopt: the checkpoint's
+  bool allow_long_max_model_len = false;      ///< VLLM_ALLOW_LONG_MAX_MODEL_LEN=1
+
+  // Cache.
+  std::int32_t block_size = 16;
+  double memory_utilization = 0.9;             ///< share of this machine's memory that the instance may use
+  std::optional<std::int64_t> kv_cache_bytes;  ///< wins over memory_utilization
+  std::optional<std::int32_t> num_blocks;      ///< wins over both
+  bool enable_prefix_caching = true;
+
+  // Scheduler.
+  std::int32_t max_num_seqs = 128;
+  std::int32_t max_num_batched_tokens = 512;
+  std::int32_t long_prefill_token_threshold = 0;
+  Scheduling scheduling = Scheduling::kFcfs;
+
+  // Frontend.
+  std::string host;  ///< empty: all interfaces
+  std::uint16_t port = 8000;
+  std::string chat_template;  ///< path or one-line literal; empty: the checkpoint's
+  ContentFormat content_format = ContentFormat::kAuto;
+  std::string response_role = "assistant";
+  bool trust_request_chat_template = false;
+  bool exclude_tools_when_tool_choice_none = false;
+  bool return_tokens_as_token_ids = false;
+  bool enable_prompt_tokens_details = false;
+  bool enable_force_include_usage = false;
+  bool enable_request_id_headers = false;
+  std::int32_t max_logprobs = 20;  ///< -1: no limit
+  bool enable_log_requests = false;
+  bool disable_log_stats = false;
+  std::string log_level = "info";  ///< "debug", "info", "warning", "error"
+
+  // Disaggregation.
+  std::optional<KvTransferConfig> kv_transfer;
+  KvTransport kv_transport = KvTransport::kAuto;
+  std::chrono::milliseconds kv_lease_term{30'000};
+  std::string advertised_host;  ///< VLLM_HOST_IP; empty: found out at start
+
+  // System.
+  int threads = 0;  ///< compute threads; 0: one for each CPU this process may use
+  Isa isa = Isa::kAuto;
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags of `tandem serve`: vLLM's names and meaning (vllm_api.md 14.2).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "base/json.h"
+#include "config/command_options.h"
+#include "config/kv_transfer_config.h"
+
+namespace tandem::config {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::int64_t kMaxTokens = 1LL << 30;
+
+Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+
+Setter json_object_into(std::optional<std::string>& target) {
+  return [&target](const std::string& value) -> Result<void> {
+    TANDEM_ASSIGN(target, parse_json_object(value));
+    return {};
+  };
+}
+
+Setter number_into(std::optional<double>& target, double low, bool low_allowed, double high) {
+  return [&target, low, low_allowed, high](const std::string& value) -> Result<void> {
+    TANDEM_ASSIGN(target, parse_number(value, low, low_allowed, high));
+    return {};
+  };
+}
+
+Result<void> read_overrides(const std::string& text, GenerationOverrides& overrides, std::vector<std::string>& notes) {
+  TANDEM_ASSIGN(const json::value value, parse_json(text, JsonLimits{.max_depth = 16, .max_bytes = 1U << 16}));
+  if (!value.is_object()) return invalid("expected a JSON object");
+  const json::object& object = value.as_object();
+  TANDEM_ASSIGN(overrides.temperature, json_double(object, "temperature"));
+  TANDEM_ASSIGN(overrides.top_p, json_double(object, "top_p"));
+  TANDEM_ASSIGN(overrides.min_p, json_double(object, "min_p"));
+  TANDEM_ASSIGN(overrides.repetition_penalty, json_double(object, "repetition_penalty"));
+  TANDEM_ASSIGN(overrides.top_k, json_int(object, "top_k"));
+  TANDEM_ASSIGN(overrides.max_new_tokens, json_int(object, "max_new_tokens"));
+  for (const auto& member : object) {
+    static constexpr std::string_view kKnown[] = {"temperature",        "top_p", "min_p",
+                                                  "repetition_penalty", "top_k", "max_new_tokens"};
+    if (std::find(std::begin(kKnown), std::end(kKnown), std::string_view(member.key())) == std::end(kKnown))
+      notes.push_back(fmt::format("--override-generation-config: ignored here: {}", std::string_view(member.key())));
+  }
+  return {};
+}
+
+Result<std::string> log_level_name(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return parse_choice<std::string>(text, {{"debug", "debug"},
+                                          {"info", "info"},
+                                          {"warning", "warning"},
+                                          {"error", "error"},
+                                          {"critical", "error"},
+                                          {"trace", "debug"}});
+}
+
+}  // namespace
+
+ServeOptions::ServeOptions(FlagList& flags) {
+  add_model(flags);
+  add_cache_and_scheduler(flags);
+  add_frontend(flags);
+  add_disaggregation(flags);
+  add_parallel(flags);
+  add_accepted(flags);
+}
+
+void ServeOptions::add_model(FlagList& flags) {
+  flags.group("Model");
+  flags.one("--model", "PATH", "model folder or .gguf file; the same as the positional", "", text_into(model_flag_));
+  flags
+      .one("--tokenizer", "PATH", "tokenizer.json or a folder that holds one", "the model's",
+           text_into(config_.tokenizer))
+      .nullable();
+  flags.one("--dtype", "TYPE", "type of computation: auto, bfloat16, float32", "auto",
+            [this, &flags](const std::string& value) -> Result<void> {
+              if (value == "half" || value == "float16")
+                flags.notes().push_back(fmt::format("--dtype {}: this device computes in bfloat16 instead", value));
+              TANDEM_ASSIGN(config_.dtype, parse_choice<DType>(value, {{"auto", DType::kAuto},
+                                                                       {"bfloat16", DType::kBfloat16},
+                                                                       {"float32", DType::kFloat32},
+                                                                       {"float", DType::kFloat32},
+                                                                       {"half", DType::kBfloat16},
+                                                                       {"float16", DType::kBfloat16}}));
+              return {};
+            });
+  flags
+      .one("--quantization", "METHOD", "w8a8: int8 weights and activations, made at load", "none",
+           choice_into<Quantization>(config_.quantization,
+                                     {{"none", Quantization::kNone}, {"w8a8", Quantization::kW8A8}}))
+      .short_form("-q")
+      .nullable();
+  flags.one("--load-format", "FORMAT", "auto, or stub: a scripted worker in place of a model, for tests", "auto",
+            choice_into<LoadFormat>(config_.load_format, {{"auto", LoadFormat::kAuto},
+                                                          {"safetensors", LoadFormat::kAuto},
+                                                          {"gguf", LoadFormat::kAuto},
+                                                          {"stub", LoadFormat::kStub}}));
+  flags
+      .one("--max-model-len", "TOKENS", "longest prompt plus output; 32k = 32000, 32K = 32768, auto = the model's",
+           "auto",
+           [this](const std::string& value) -> Result<void> {
+             if (value == "auto" || value == "-1") {
+               config_.max_model_len.reset();
+               return {};
+             }
+             return size_into(config_.max_model_len, 1, kMaxTokens)(value);
+           })
+      .nullable();
+  flags
+      .one("--hf-overrides", "JSON", "merged over the model's config.json", "{}",
+           [this](const std::string& value) -> Result<void> {
+             TANDEM_ASSIGN(config_.hf_overrides, parse_json_object(value));
+             return {};
+           })
+      .json();
+  flags
+      .one("--rope-scaling", "JSON", "for example {\"rope_type\":\"yarn\",\"factor\":4.0}", "",
+           json_object_into(rope_scaling_))
+      .json();
+  flags
+      .one("--rope-theta", "NUMBER", "base of the rotary embedding", "the model's",
+           number_into(rope_theta_, 0, false, 1e12))
+      .nullable();
+  flags.one("--generation-config", "WHERE", "sampling defaults: auto (the model's), vllm (none), or a folder", "auto",
+            text_into(config_.generation_config));
+  flags
+      .one("--override-generation-config", "JSON", "sampling defaults that stand over the model's", "{}",
+           [this, &flags](const std::string& value) {
+             return read_overrides(value, config_.generation_overrides, flags.notes());
+           })
+      .json();
+  flags.one("--seed", "N", "seed of requests that bring none", "0", [this](const std::string& value) -> Result<void> {
+    return integer_into(config_.seed, 0, std::numeric_limits<std::int64_t>::max())(value);
+  });
+}
+
+void ServeOptions::add_cache_and_scheduler(FlagList& flags) {
+  flags.group("Cache");
+  flags
+      .one("--block-size", "TOKENS", "tokens in a KV block: 1, 8, 16, 32, 64 or 128", "16",
+           choice_into<std::int32_t>(config_.block_size,
+                                     {{"1", 1}, {"8", 8}, {"16", 16}, {"32", 32}, {"64", 64}, {"128", 128}}))
+      .nullable();
+  flags.one("--gpu-memory-utilization", "SHARE", "share of the memory that weights and KV may take", "0.9",
+            [this](const std::string& value) -> Result<void> {
+              TANDEM_ASSIGN(config_.memory_utilization, parse_number(value, 0, false, 1));
+              return {};
+            });
+  flags
+      .one("--kv-cache-memory-bytes", "SIZE", "memory for KV; stands over --gpu-memory-utilization", "",
+           size_into(config_.kv_cache_bytes, 1, std::int64_t{1} << 50))
+      .nullable();
+  flags
+      .one("--num-gpu-blocks-override", "N", "exact number of KV blocks", "",
+           [this](const std::string& value) -> Result<void> {
+             std::int32_t blocks = 0;
+             TANDEM_TRY(integer_into(blocks, 1, 1 << 30)(value));
+             config_.num_blocks = blocks;
+             return {};
+           })
+      .nullable();
+  flags.toggle("--enable-prefix-caching", "reuse the KV of equal prompt beginnings", config_.enable_prefix_caching);
+  flags.group("Scheduler");
+  flags
+      .one("--max-num-seqs", "N", "requests that run at once", "128, at most the token budget",
+           [this](const std::string& value) -> Result<void> {
+             std::int32_t seqs = 0;
+             TANDEM_TRY(integer_into(seqs, 1, 65536)(value));
+             max_num_seqs_ = seqs;
+             return {};
+           })
+      .nullable();
+  flags
+      .one("--max-num-batched-tokens", "TOKENS", "token budget of a step", "512",
+           size_into(config_.max_num_batched_tokens, 1, 1 << 20))
+      .nullable();
+  flags.one("--long-prefill-token-threshold", "TOKENS", "most prompt tokens of one request in a step; 0: no limit", "0",
+            integer_into(config_.long_prefill_token_threshold, 0, 1 << 20));
+  flags.one(
+      "--scheduling-policy", "POLICY", "fcfs or priority", "fcfs",
+      choice_into<Scheduling>(config_.scheduling, {{"fcfs", Scheduling::kFcfs}, {"priority", Scheduling::kPriority}}));
+}
+
+void ServeOptions::add_frontend(FlagList& flags) {
+  flags.group("Frontend");
+  flags.one("--host", "HOST", "address to listen on", "all interfaces", text_into(config_.host)).nullable();
+  flags.one("--port", "PORT", "port to listen on; 0: any free one", "8000", integer_into(config_.port, 0, 65535));
+  flags.many("--served-model-name", "NAME", "names that clients may use; the first one is shown", "the model path",
+             [this](const std::vector<std::string>& names) -> Result<void> {
+               for (const std::string& name : names)
+                 if (name.empty()) return invalid("a name is empty");
+               config_.served_model_names = names;
+               return {};
+             });
+  flags
+      .one("--chat-template", "PATH", "Jinja file, or the template itself on one line", "the model's",
+           text_into(config_.chat_template))
+      .nullable();
+  flags.one("--chat-template-content-format", "FORMAT", "what templates get as content: auto, string, openai", "auto",
+            choice_into<ContentFormat>(config_.content_format, {{"auto", ContentFormat::kAuto},
+                                                                {"string", ContentFormat::kString},
+                                                                {"openai", ContentFormat::kParts}}));
+  flags.toggle("--trust-request-chat-template", "render templates that come with a request",
+               config_.trust_request_chat_template);
+  flags.one("--response-role", "ROLE", "role of answers", "assistant", text_into(config_.response_role));
+  flags.toggle("--exclude-tools-when-tool-choice-none", "hide tools from the template when tool_choice is none",
+               config_.exclude_tools_when_tool_choice_none);
+  flags.toggle("--return-tokens-as-token-ids", "name tokens of log-probabilities token_id:N",
+               config_.return_tokens_as_token_ids);
+  flags.toggle("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached",
+               config_.enable_prompt_tokens_details);
+  flags.toggle("--enable-force-include-usage", "usage in every stream", config_.enable_force_include_usage);
+  flags.toggle("--enable-request-id-headers", "answer with the request's X-Request-Id",
+               config_.enable_request_id_headers);
+  flags.one("--max-logprobs", "N", "most log-probabilities a token; -1: no limit", "20",
+            integer_into(config_.max_logprobs, -1, 1 << 20));
+  flags.toggle("--enable-log-requests", "log each request", config_.enable_log_requests);
+  flags.toggle("--disable-log-stats", "no periodic log line and no vllm: metrics", config_.disable_log_stats, false);
+  for (const char* name : {"--log-level", "--uvicorn-log-level"})
+    flags.one(name, "LEVEL", "debug, info, warning, error", "info", [this](const std::string& value) -> Result<void> {
+      TANDEM_ASSIGN(config_.log_level, log_level_name(value));
+      return {};
+    });
+}
+
+void ServeOptions::add_disaggregation(FlagList& flags) {
+  flags.group("Disaggregation");
+  flags
+      .one("--kv-transfer-config", "JSON", "connector, role and port of KV transfer", "none",
+           [this](const std::string& value) -> Result<void> {
+             kv_transfer_config_ = value;
+             return {};
+           })
+      .nullable()
+      .json();
+  flags.one(
+      "--kv-transport", "NAME", "how KV moves: auto (shared memory on one host, else TCP), shm, tcp", "auto",
+      choice_into<KvTransport>(config_.kv_transport,
+                               {{"auto", KvTransport::kAuto}, {"shm", KvTransport::kShm}, {"tcp", KvTransport::kTcp}}));
+  flags.one("--kv-lease-term", "TIME", "how long a prefiller keeps KV that no decoder asks for", "30s",
+            [this](const std::string& value) -> Result<void> {
+              TANDEM_ASSIGN(const std::int64_t term, parse_milliseconds(value));
+              if (term < 50 || term > 3'600'000) return invalid(value + " is out of range; allowed are 50ms to 3600s");
+              config_.kv_lease_term = std::chrono::milliseconds(term);
+              return {};
+            });
+  flags.group("System");
+  flags.one("--threads", "N", "compute threads; 0: one for each usable CPU (or OMP_NUM_THREADS)", "0",
+            integer_into(config_.threads, 0, 1024));
+  flags.one("--isa", "ISA", "instruction set: auto, portable, avx2, avx512", "auto",
+            choice_into<Isa>(
+                config_.isa,
+                {{"auto", Isa::kAuto}, {"portable", Isa::kPortable}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}}));
+}
+
+void ServeOptions::add_parallel(FlagList& flags) {
+  flags.group("Parallel");
+  const auto only_one = [&flags](std::string name, std::string short_name, std::string what) {
+    flags
+        .one(std::move(name), "N", what + "; only 1 in this version", "1",
+             [what](const std::string& value) -> Result<void> {
+               TANDEM_ASSIGN(const std::int64_t size, parse_integer(value, 1, 1 << 20));
+               if (size != 1)
+                 return Status(Code::kUnsupported, fmt::format("{} {} is not in this version; expected 1", what, size));
+               return {};
+             })
+        .short_form(std::move(short_name));
+  };
+  only_one("--tensor-parallel-size", "-tp", "tensor-parallel size");
+  only_one("--data-parallel-size", "-dp", "data-parallel size");
+  only_one("--data-parallel-size-local", "-dpl", "local data-parallel size");
+  only_one("--pipeline-parallel-size", "-pp", "pipeline-parallel size");
+  only_one("--decode-context-parallel-size", "-dcp", "decode-context-parallel size");
+  only_one("--api-server-count", "-asc", "number of API servers");
+  const std::string no_data_parallel = "data parallelism over several instances is not in this version";
+  flags.refused("--headless", Arity::kNone, no_data_parallel);
+  flags.refused("--data-parallel-rank", Arity::kOne, no_data_parallel);
+  flags.refused("--data-parallel-start-rank", Arity::kOne, no_data_parallel);
+  flags.refused("--data-parallel-hybrid-lb", Arity::kNone, no_data_parallel);
+  flags.refused("--data-parallel-external-lb", Arity::kNone, no_data_parallel);
+  const std::string no_keys =
+      "the server would be open; it is not in this version, so put a gateway in front that checks keys";
+  flags.refused("--api-key", Arity::kMany, no_keys);
+  for (const char* name : {"--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"})
+    flags.refused(name, Arity::kOne, "TLS is not in this version; put a gateway in front that ends it");
+  flags.refused("--uds", Arity::kOne, "Unix sockets are not in this version; use --host and --port");
+  flags.refused("--speculative-config", Arity::kOne, "speculative decoding is not in this version");
+  flags.refused("--enable-lora", Arity::kNone, "LoRA adapters are not in this version");
+  flags.refused("--enable-auto-tool-choice", Arity::kNone, "tool parsers are not in this version");
+  flags.refused("--tool-call-parser", Arity::kOne, "tool parsers are not in this version");
+  flags.refused("--reasoning-parser", Arity::kOne, "reasoning parsers are not in this version");
+}
+
+void ServeOptions::add_accepted(FlagList& flags) {
+  flags.group("Accepted, without effect here");
+  const std::string python = "there is no Python here";
+  const std::string graphs = "there are no device graphs here";
+  const std::string always = "it is always so here";
+  const std::string one_process = "all ranks run in this process";
+  flags.ignored("--trust-remote-code", Arity::kNone, python);
+  flags.ignored("--tokenizer-mode", Arity::kOne, "there is one kind of tokenizer");
+  flags.ignored("--enforce-eager", Arity::kNone, graphs);
+  flags.ignored("--compilation-config", Arity::kOne, graphs).short_form("-O");
+  flags.ignored("--additional-config", Arity::kOne, "its keys steer another device");
+  flags.ignored("--distributed-executor-backend", Arity::kOne, one_process);
+  flags.ignored("--data-parallel-address", Arity::kOne, one_process).short_form("-dpa");
+  flags.ignored("--data-parallel-rpc-port", Arity::kOne, one_process).short_form("-dpp");
+  flags.ignored("--data-parallel-backend", Arity::kOne, one_process).short_form("-dpb");
+  flags.ignored("--enable-expert-parallel", Arity::kNone, "the model has no experts");
+  flags.ignored("--enable-eplb", Arity::kNone, "the model has no experts");
+  flags.ignored("--eplb-config", Arity::kOne, "the model has no experts");
+  flags.ignored("--enable-chunked-prefill", Arity::kNone, always);
+  flags.ignored("--async-scheduling", Arity::kNone, always);
+  flags.ignored("--swap-space", Arity::kOne, "KV is never swapped");
+  flags.ignored("--cpu-offload-gb", Arity::kOne, "everything is on the CPU");
+  flags.ignored("--use-v2-block-manager", Arity::kNone, always);
+  flags.ignored("--enable-reasoning", Arity::kNone, "it says nothing without a parser");
+  flags.ignored("--disable-log-requests", Arity::kNone,
+                "requests are not logged unless --enable-log-requests is given");
+  flags.ignored("--disable-uvicorn-access-log", Arity::kNone, "there is no access log");
+  flags.ignored("--enable-server-load-tracking", Arity::kNone, always);
+  flags.ignored("--prefix-caching-hash-algo", Arity::kOne, "one algorithm serves all");
+  flags.ignored("--max-log-len", Arity::kOne, "prompts are not logged");
+  flags.ignored("--limit-mm-per-prompt", Arity::kOne, "models here read text only");
+  flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
+  flags.ignored("--max-parallel-loading-workers", Arity::kOne, always);
+  flags.ignored("--disable-fastapi-docs", Arity::kNone, "there are no such pages");
+}
+
+Result<void> ServeOptions::merge_hf_overrides() {
+  if (!rope_scaling_ && !rope_theta_) return {};
+  TANDEM_ASSIGN(json::value overrides, parse_json(config_.hf_overrides));
+  if (rope_scaling_) {
+    TANDEM_ASSIGN(overrides.as_object()["rope_scaling"], parse_json(*rope_scaling_));
+  }
+  if (rope_theta_) overrides.as_object()["rope_theta"] = *rope_theta_;
+  config_.hf_overrides = std::string(json::serialize(overrides));
+  return {};
+}
+
+Result<void> ServeOptions::read_environment(const Environment& environment) {
+  if (const auto threads = environment("OMP_NUM_THREADS"); threads && !threads->empty() && config_.threads == 0) {
+    // OpenMP allows a list, one number for each nesting level: the first one counts.
+    if (auto result = integer_into(config_.threads, 1, 1024)(threads->substr(0, threads->find(','))); !result)
+      return result.error().context("environment variable OMP_NUM_THREADS");
+  }
+  config_.advertised_host = environment("VLLM_HOST_IP").value_or("");
+  config_.allow_long_max_model_len = environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").value_or("0") == "1";
+  return {};
+}
+
+Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positional, const Environment& environment,
+                                         std::vector<std::string>& notes) {
+  if (positional.size() > 1) return invalid(fmt::format("unrecognized arguments: {}", positional[1]));
+  if (!positional.empty() && !model_flag_.empty() && positional[0] != model_flag_)
+    return invalid(fmt::format("two models were given: {} and --model {}", positional[0], model_flag_));
+  config_.model = positional.empty() ? model_flag_ : positional[0];
+  if (config_.model.empty()) return invalid("the following arguments are required: model (a folder or a .gguf file)");
+  if (config_.served_model_names.empty()) config_.served_model_names = {config_.model};
+  config_.max_num_seqs = max_num_seqs_.value_or(std::min(config_.max_num_seqs, config_.max_num_batched_tokens));
+  if (config_.max_num_batched_tokens < config_.max_num_seqs)
+    return invalid(fmt::format("max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}).",
+                               config_.max_num_batched_tokens, config_.max_num_seqs));
+  TANDEM_TRY(merge_hf_overrides());
+  TANDEM_TRY(read_environment(environment));
+  if (kv_transfer_config_) {
+    auto parsed = parse_kv_transfer_config(*kv_transfer_config_, ParallelSizes{}, notes);
+    if (!parsed) return parsed.error().context("argument --kv-transfer-config");
+    config_.kv_transfer = std::move(*parsed);
+  }
+  return config_;
+}
+
+}  // namespace tandem::config
