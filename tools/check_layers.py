@@ -35,7 +35,7 @@ ONLY_IN = {
     "boost/beast": ("src/net/", ".cc"),
     "CLI/": ("src/config/command_line", ""),
     "spdlog/": ("src/base/log.cc", ""),
-    "prometheus/": ("src/obs/", ".cc"),
+    "prometheus/": ("src/obs/", ""),
     "yaml-cpp/": ("src/", ".cc"),
     "boost/json.hpp": ("src/", ".cc"),
 }

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real tandem processes for end-to-end tests: starts instances and proxies, asks them, reads their metrics.
+
+Every wait has a deadline. Processes are stopped and reaped by stop(), also when a test fails.
+"""
+import atexit
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
+SMOLLM2 = str(ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+START_TIMEOUT_S = 120
+
+_given_ports = set()
+
+
+def free_port() -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in _given_ports:
+            _given_ports.add(port)
+            return port
+
+
+def wait_until(condition, timeout_s: float, what: str):
+    """Polls until condition() is truthy and returns it; fails after timeout_s."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what}")
+        time.sleep(0.02)
+
+
+class Process:
+    """One tandem process with a port that answers HTTP."""
+
+    def __init__(self, name, arguments, port, health="/health", environment=None):
+        self.name = name
+        self.port = port
+        self.log_path = tempfile.NamedTemporaryFile(prefix=f"tandem-{name}-", suffix=".log", delete=False).name
+        self._log = open(self.log_path, "wb")
+        self.process = subprocess.Popen(
+            [BINARY, *arguments], stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})})
+        self._health = health
+        atexit.register(self.stop)
+
+    def wait_ready(self):
+        def ready():
+            if self.process.poll() is not None:
+                raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.log()}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return self.get(self._health, timeout_s=2)[0] == 200
+            return False
+
+        try:
+            wait_until(ready, START_TIMEOUT_S, f"{self.name} answers {self._health}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log()}") from None
+        return self
+
+    def log(self) -> str:
+        return pathlib.Path(self.log_path).read_text(errors="replace")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        if not self._log.closed:
+            self._log.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self.log_path)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(10)
+
+    def connection(self, timeout_s=120):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+
+    def get(self, path, timeout_s=10):
+        connection = self.connection(timeout_s)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def post(self, path, body, headers=None, timeout_s=120):
+        """Returns (status, parsed JSON or raw text). A dict is sent as JSON, bytes as they are."""
+        data = json.dumps(body).encode() if not isinstance(body, (bytes, str)) else body
+        connection = self.connection(timeout_s)
+        with contextlib.closing(connection):
+            connection.request("POST", path, data, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            raw = response.read()
+        try:
+            return response.status, json.loads(raw)
+        except ValueError:
+            return response.status, raw.decode(errors="replace")
+
+    def complete(self, prompt, **fields):
+        status, body = self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **fields})
+        assert status == 200, f"{self.name}: {status} {body}"
+        return body
+
+    def stream(self, path, body, headers=None, timeout_s=120):
+        """Yields the parsed events of an SSE answer; checks that it ends with [DONE]."""
+        connection = self.connection(timeout_s)
+        with contextlib.closing(connection):
+            connection.request("POST", path, json.dumps({**body, "stream": True}),
+                               {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            assert response.status == 200, f"{response.status} {response.read()}"
+            assert response.getheader("Content-Type", "").startswith("text/event-stream"), response.getheaders()
+            done = False
+            for line in response:
+                line = line.decode().rstrip("\n")
+                if not line.startswith("data: "):
+                    continue
+                if line == "data: [DONE]":
+                    done = True
+                    break
+                yield json.loads(line.removeprefix("data: "))
+            assert done, "the stream ended without [DONE]"
+
+    def metrics(self):
+        """{series name with its labels: value}"""
+        values = {}
+        for line in self.get("/metrics")[1].decode().splitlines():
+            if line and not line.startswith("#"):
+                series, value = line.rsplit(" ", 1)
+                values[series] = float(value)
+        return values
+
+    def metric(self, name, **labels):
+        """Sum of all series of that name whose labels include those given."""
+        total = None
+        for series, value in self.metrics().items():
+            if series.split("{")[0] != name:
+                continue
+            if all(f'{key}="{text}"' in series for key, text in labels.items()):
+                total = (total or 0.0) + value
+        assert total is not None, f"{self.name} has no metric {name} {labels}"
+        return total
+
+
+def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, environment=None, transfer=None):
+    """An instance; role is None (colocated), "kv_producer" or "kv_consumer"."""
+    port = port or free_port()
+    arguments = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--threads", "1", *map(str, flags)]
+    if role:
+        config = {"kv_connector": "MooncakeConnectorV1", "kv_role": role, "engine_id": name,
+                  "kv_port": str(kv_port or free_port()), **(transfer or {})}
+        arguments += ["--kv-transfer-config", json.dumps(config)]
+    return Process(name, arguments, port, environment={"VLLM_HOST_IP": "127.0.0.1", **(environment or {})})
+
+
+def proxy(prefillers, decoders, *flags):
+    port = free_port()
+    arguments = ["proxy", "--host", "127.0.0.1", "--port", str(port)]
+    for kind, instances in (("prefiller", prefillers), ("decoder", decoders)):
+        arguments += [f"--{kind}-hosts", *["127.0.0.1"] * len(instances)]
+        arguments += [f"--{kind}-ports", *[str(instance.port) for instance in instances]]
+    return Process("proxy", [*arguments, *flags], port, health="/healthcheck")
+
+
+class Pair:
+    """1P1D and a proxy."""
+
+    def __init__(self, *flags, transport="auto", proxy_flags=(), prefill_flags=(), decode_flags=(), model=SMOLLM2):
+        common = [*flags, "--kv-transport", transport]
+        self.prefill = serve("P1", *common, *prefill_flags, role="kv_producer", model=model)
+        self.decode = serve("D1", *common, *decode_flags, role="kv_consumer", model=model)
+        self.prefill.wait_ready()
+        self.decode.wait_ready()
+        self.proxy = proxy([self.prefill], [self.decode], *proxy_flags).wait_ready()
+
+    def stop(self):
+        for process in (self.proxy, self.decode, self.prefill):
+            process.stop()
+
+    def transfers(self, transport):
+        return self.decode.metric("tandem:kv_transfer_bytes_total", transport=transport)
+
+
+def assert_blocks_come_back(*instances, within_s=2.0):
+    """free + cached = all blocks, nothing running or waiting, no lease open."""
+    for instance in instances:
+        def idle():
+            values = instance.metrics()
+
+            def total(name):
+                return sum(value for series, value in values.items() if series.split("{")[0] == name)
+
+            blocks = {kind: total(f"tandem:{kind}_blocks") for kind in ("free", "cached", "all")}
+            busy = (total("vllm:num_requests_running"), total("vllm:num_requests_waiting"), total("tandem:kv_leases_open"))
+            state["last"] = (blocks, busy)
+            return blocks["all"] > 0 and blocks["free"] + blocks["cached"] == blocks["all"] and busy == (0, 0, 0)
+
+        state = {}
+        try:
+            wait_until(idle, within_s, "all blocks come back")
+        except AssertionError as error:
+            raise AssertionError(f"{instance.name}: {error}; last seen {state['last']}") from None
+
+
+def assert_scores_zero(proxy_process, within_s=2.0):
+    pattern = re.compile(r"tandem:proxy_.*(score|active|in_?flight)")
+
+    def zero():
+        values = {s: v for s, v in proxy_process.metrics().items() if pattern.match(s)}
+        state["last"] = values
+        return values and all(value == 0 for value in values.values())
+
+    state = {}
+    try:
+        wait_until(zero, within_s, "the proxy's scores are zero")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; last seen {state['last']}") from None
