@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 server on Asio coroutines: routes, limits, chunked streams, and notice of clients that leave. Knows nothing of
-// models. Everything of one server runs on one io_context thread; Beast stays in the .cc files.
+// HTTP/1.1 server on Asio coroutines: routes, limits, chunked streams, and notice of clients that leave. Knows nothing
+// of models. Everything of one server runs on one io_context thread; Beast stays in the .cc files.
 //
 // g++ 12 miscompiles some co_await expressions (tools/lint_coroutines.py): pass named locals and moves of them only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -45,7 +44,7 @@ struct HttpRequest {
   std::string query;   ///< after '?', raw
   Headers headers;
   std::string body;
-  std::string peer;    ///< "127.0.0.1:45678"
+  std::string peer;  ///< "127.0.0.1:45678"
 };
 
 struct HttpResponse {
@@ -67,7 +66,9 @@ class Exchange {
   virtual boost::asio::any_io_executor executor() const = 0;
 
   virtual Task<Result<void>> respond(HttpResponse response) = 0;
-  /// Sends the head of a chunked answer.
+  /// Sends the head of a chunked answer. With a content-length field in `headers` the body is sent unframed and must
+  /// have just that length (a shorter one breaks the connection); HTTP/1.0 clients get a body that ends with the
+  /// connection.
   virtual Task<Result<void>> begin_stream(int status, Headers headers) = 0;
   /// One chunk in one write (one SSE event = one call). An error means that the client is gone.
   virtual Task<Result<void>> write(std::string bytes) = 0;
@@ -75,10 +76,10 @@ class Exchange {
   /// Closes the connection without a proper end, so that the client notices a broken stream.
   virtual void abandon() = 0;
 
-  virtual bool answered() const = 0;      ///< whether a head was sent
+  virtual bool answered() const = 0;  ///< whether a head was sent
   virtual bool client_gone() const = 0;
-  /// Called once, on the executor, as soon as the client closes its side while the request is being handled (also when
-  /// it is gone already). Replaces an earlier callback; an empty one clears it.
+  /// Called once, on the executor, as soon as the client closes its side (also only its sending half) while the request
+  /// is being handled (also when it is gone already). Replaces an earlier callback; an empty one clears it.
   virtual void on_client_gone(std::function<void()> callback) = 0;
 };
 
@@ -86,11 +87,11 @@ using Handler = std::function<Task<void>(std::shared_ptr<Exchange>)>;
 
 struct ServerLimits {
   std::size_t max_header_bytes = 64U << 10;
-  std::size_t max_body_bytes = 64U << 20;        ///< over it: 413 with an error object
-  std::chrono::seconds header_timeout{30};       ///< for the head and for each read of the body
-  std::chrono::seconds keep_alive_timeout{75};   ///< idle between requests
-  std::chrono::seconds write_timeout{60};        ///< a client that does not read is gone
-  std::size_t max_connections = 10'000;          ///< over it: 503 and close
+  std::size_t max_body_bytes = 64U << 20;       ///< over it: 413 with an error object
+  std::chrono::seconds header_timeout{30};      ///< for the head and for each read of the body
+  std::chrono::seconds keep_alive_timeout{75};  ///< idle between requests
+  std::chrono::seconds write_timeout{60};       ///< a client that does not read is gone
+  std::size_t max_connections = 10'000;         ///< over it: 503 and close
 };
 
 class HttpServer {
