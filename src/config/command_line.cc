@@ -14,6 +14,8 @@ namespace {
 
 Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
+constexpr int kMaxValues = 1 << 16;  // of one list flag
+
 /// One command: its flags, and CLI11's picture of them.
 class Command {
  public:
@@ -76,7 +78,7 @@ class Command {
       option = app_.add_flag(names, switch_, help);
     } else {
       option = app_.add_option(names, accept_, help)->type_name(flag.metavar);
-      option->expected(flag.form.arity == Arity::kMany ? -1 : 1);
+      option->expected(1, flag.form.arity == Arity::kMany ? kMaxValues : 1);
     }
     return option->group(flag.group);
   }

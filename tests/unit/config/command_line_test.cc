@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace tandem::config {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+Result<CommandLine> parse(const std::vector<std::string>& arguments,
+                          std::map<std::string, std::string> variables = {}) {
+  return parse_command_line(arguments, [variables](const std::string& name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  });
+}
+
+template <class Config>
+Config parse_as(const std::vector<std::string>& arguments, std::map<std::string, std::string> variables = {}) {
+  auto line = parse(arguments, std::move(variables));
+  EXPECT_TRUE(line) << line.error().message();
+  if (!line || !std::holds_alternative<Config>(line->command)) {
+    ADD_FAILURE() << "not the command that was asked for";
+    return {};
+  }
+  return std::get<Config>(line->command);
+}
+
+std::string error_of(const std::vector<std::string>& arguments) {
+  auto line = parse(arguments);
+  EXPECT_FALSE(line) << "accepted";
+  return line ? std::string() : line.error().message();
+}
+
+TEST(ServeFlags, Defaults) {
+  const auto config = parse_as<ServeConfig>({"serve", "models/m"});
+  EXPECT_EQ(config.model, "models/m");
+  EXPECT_THAT(config.served_model_names, ElementsAre("models/m"));
+  EXPECT_EQ(config.port, 8000);
+  EXPECT_EQ(config.block_size, 16);
+  EXPECT_EQ(config.max_num_seqs, 128);
+  EXPECT_FALSE(config.max_model_len);
+  EXPECT_TRUE(config.enable_prefix_caching);
+  EXPECT_FALSE(config.kv_transfer);
+}
+
+TEST(ServeFlags, AscendTutorialLineParses) {
+  auto line = parse({"serve",
+                     "/model/X",
+                     "--host",
+                     "0.0.0.0",
+                     "--port",
+                     "8004",
+                     "--api-server-count",
+                     "1",
+                     "--data-parallel-size",
+                     "1",
+                     "--data-parallel-size-local",
+                     "1",
+                     "--data-parallel-address",
+                     "192.0.0.3",
+                     "--data-parallel-rpc-port",
+                     "5964",
+                     "--tensor-parallel-size",
+                     "1",
+                     "--enable-expert-parallel",
+                     "--seed",
+                     "1024",
+                     "--distributed-executor-backend",
+                     "mp",
+                     "--served-model-name",
+                     "qwen3-moe",
+                     "--max-model-len",
+                     "32768",
+                     "--max-num-batched-tokens",
+                     "512",
+                     "--max-num_seqs",
+                     "16",
+                     "--trust-remote-code",
+                     "--no-enable-prefix-caching",
+                     "--gpu-memory-utilization",
+                     "0.9",
+                     "--compilation-config",
+                     R"({"cudagraph_capture_sizes":[16]})",
+                     "--kv-transfer-config",
+                     R"({"kv_connector":"MooncakeConnector","kv_buffer_device":"npu","kv_role":"kv_consumer",
+                         "kv_parallel_size":1,"kv_port":"30200","engine_id":"2","kv_rank":1,
+                         "kv_connector_module_path":"vllm_ascend.distributed.mooncake_connector",
+                         "kv_connector_extra_config":{"prefill":{"dp_size":2,"tp_size":8},"decode":{"dp_size":1,"tp_size":1}}})"});
+  ASSERT_TRUE(line) << line.error().message();
+  const auto& config = std::get<ServeConfig>(line->command);
+  EXPECT_EQ(config.max_num_seqs, 16);
+  EXPECT_EQ(config.seed, 1024U);
+  EXPECT_FALSE(config.enable_prefix_caching);
+  ASSERT_TRUE(config.kv_transfer);
+  EXPECT_EQ(config.kv_transfer->port, 30200);
+  EXPECT_EQ(config.kv_transfer->engine_id, "2");
+  EXPECT_FALSE(config.kv_transfer->produces());
+  EXPECT_TRUE(config.kv_transfer->consumes());
+  EXPECT_THAT(
+      line->notes,
+      Contains(
+          "--kv-transfer-config: ignored here: kv_buffer_device, kv_parallel_size, kv_rank, kv_connector_module_path"));
+  EXPECT_THAT(line->notes, Contains(HasSubstr("--trust-remote-code is ignored")));
+}
+
+TEST(ServeFlags, SizesAndLists) {
+  EXPECT_EQ(*parse_as<ServeConfig>({"serve", "m", "--max-model-len", "32k"}).max_model_len, 32000);
+  EXPECT_EQ(*parse_as<ServeConfig>({"serve", "m", "--max-model-len", "32K"}).max_model_len, 32768);
+  EXPECT_FALSE(parse_as<ServeConfig>({"serve", "m", "--max-model-len", "auto"}).max_model_len);
+  EXPECT_FALSE(parse_as<ServeConfig>({"serve", "m", "--max-model-len", "-1"}).max_model_len);
+  EXPECT_EQ(*parse_as<ServeConfig>({"serve", "m", "--kv-cache-memory-bytes=2G"}).kv_cache_bytes, std::int64_t{2} << 30);
+  EXPECT_THAT(parse_as<ServeConfig>({"serve", "m", "--served-model-name", "a", "b", "--port", "1"}).served_model_names,
+              ElementsAre("a", "b"));
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "--model", "m"}).model, "m");
+}
+
+TEST(ServeFlags, RopeScalingIsMergedIntoOverrides) {
+  const auto config = parse_as<ServeConfig>({"serve", "m", "--hf-overrides", R"({"a":1})", "--rope-scaling",
+                                             R"({"rope_type":"yarn","factor":4.0})", "--rope-theta", "10000"});
+  EXPECT_EQ(config.hf_overrides, R"({"a":1,"rope_scaling":{"rope_type":"yarn","factor":4E0},"rope_theta":1E4})");
+}
+
+TEST(ServeFlags, ErrorsNameFlagFoundAndAllowed) {
+  EXPECT_EQ(error_of({"serve", "m", "--port", "70000"}),
+            "argument --port: 70000 is out of range; allowed are 0 to 65535");
+  EXPECT_EQ(error_of({"serve", "m", "--port", "x"}), "argument --port: invalid int value: 'x'");
+  EXPECT_THAT(error_of({"serve", "m", "--dtype", "int4"}),
+              HasSubstr("argument --dtype: invalid choice: 'int4' (choose from auto, "));
+  EXPECT_THAT(error_of({"serve", "m", "--quantization", "awq"}),
+              HasSubstr("invalid choice: 'awq' (choose from none, w8a8)"));
+  EXPECT_THAT(error_of({"serve", "m", "--gpu-memory-utilization", "1.1"}), HasSubstr("1.1 is out of range"));
+  EXPECT_THAT(error_of({"serve", "m", "--hf-overrides", "[1]"}), HasSubstr("expected a JSON object, found array"));
+  EXPECT_THAT(error_of({"serve", "m", "--hf-overrides", "{"}), HasSubstr("invalid JSON"));
+  EXPECT_THAT(error_of({"serve", "m", "--max-model-lenn", "8"}), HasSubstr("did you mean --max-model-len?"));
+  EXPECT_THAT(error_of({"serve"}), HasSubstr("arguments are required: model"));
+  EXPECT_THAT(error_of({"serve", "m", "x"}), HasSubstr("unrecognized arguments: x"));
+  EXPECT_THAT(error_of({"serve", "m", "--trust-remote-code", "true"}), HasSubstr("unrecognized arguments: true"));
+  EXPECT_THAT(error_of({"serve", "m", "--model", "n"}), HasSubstr("two models"));
+}
+
+TEST(ServeFlags, BudgetMustCoverSeats) {
+  EXPECT_EQ(error_of({"serve", "m", "--max-num-batched-tokens", "8", "--max-num-seqs", "16"}),
+            "max_num_batched_tokens (8) must be greater than or equal to max_num_seqs (16).");
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--max-num-batched-tokens", "8"}).max_num_seqs, 8);
+}
+
+TEST(ServeFlags, WhatCannotBeHadIsRefusedByName) {
+  EXPECT_THAT(error_of({"serve", "m", "-tp", "2"}),
+              HasSubstr("argument --tensor-parallel-size: tensor-parallel size 2 is not in this version; expected 1"));
+  EXPECT_THAT(error_of({"serve", "m", "-dp", "4"}), HasSubstr("argument --data-parallel-size: "));
+  EXPECT_THAT(error_of({"serve", "m", "--api-key", "k"}), HasSubstr("argument --api-key: "));
+  EXPECT_THAT(error_of({"serve", "m", "--headless"}), HasSubstr("argument --headless: "));
+}
+
+TEST(ServeFlags, Environment) {
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}, {{"OMP_NUM_THREADS", "3,2"}}).threads, 3);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--threads", "5"}, {{"OMP_NUM_THREADS", "3"}}).threads, 5);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}, {{"VLLM_HOST_IP", "10.0.0.1"}}).advertised_host, "10.0.0.1");
+  EXPECT_FALSE(parse({"serve", "m"}, {{"OMP_NUM_THREADS", "many"}}));
+}
+
+TEST(KvTransferFlag, RefusesWhatDoesNotFit) {
+  const auto error = [](const std::string& text) { return error_of({"serve", "m", "--kv-transfer-config", text}); };
+  EXPECT_THAT(error(R"({"kv_role":"kv_both"})"), HasSubstr("needs a kv_connector"));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1"})"), HasSubstr("needs a kv_role"));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeLayerwiseConnector","kv_role":"kv_both"})"),
+              HasSubstr("not in this version"));
+  EXPECT_THAT(error(R"({"kv_connector":"NixlConnector","kv_role":"kv_both"})"),
+              HasSubstr("unknown kv_connector 'NixlConnector'; known are MooncakeConnector, MooncakeConnectorV1"));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"boss"})"),
+              HasSubstr("kv_role 'boss' is unknown"));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_both","kv_port":"70000"})"),
+              HasSubstr("kv_port 70000"));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_both","kv_port":"x"})"),
+              HasSubstr("kv_port"));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer",
+                        "kv_connector_extra_config":{"prefill":{"tp_size":4}}})"),
+              HasSubstr("KV transfer 'prefill' config has a conflicting tensor parallel size. Expected 1, but got 4."));
+  EXPECT_THAT(error("[]"), HasSubstr("argument --kv-transfer-config: expected a JSON object"));
+}
+
+TEST(KvTransferFlag, OnlyTheOwnSideIsCompared) {
+  const auto config =
+      parse_as<ServeConfig>({"serve", "m", "--kv-transfer-config",
+                             R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer","kv_port":1,
+                                                 "kv_load_failure_policy":"recompute",
+                                                 "kv_connector_extra_config":{"prefill":{"tp_size":1},"decode":{"tp_size":8}}})"});
+  ASSERT_TRUE(config.kv_transfer);
+  EXPECT_EQ(config.kv_transfer->role, KvRole::kProducer);
+  EXPECT_EQ(config.kv_transfer->load_failure, LoadFailure::kRecompute);
+  EXPECT_FALSE(parse_as<ServeConfig>({"serve", "m", "--kv-transfer-config", "{}"}).kv_transfer);
+}
+
+TEST(ProxyFlags, AllSpellings) {
+  const auto config = parse_as<ProxyConfig>({"proxy", "--host", "0.0.0.0", "--port", "9000", "--prefiller-hosts",
+                                             "192.0.0.1", "192.0.0.2", "--prefiller-port", "8004", "8005",
+                                             "--decoder-host", "d", "--decoder-ports", "8006"});
+  ASSERT_THAT(config.prefillers, SizeIs(2));
+  EXPECT_EQ(config.prefillers[1].host, "192.0.0.2");
+  EXPECT_EQ(config.prefillers[1].port, 8005);
+  ASSERT_THAT(config.decoders, SizeIs(1));
+  EXPECT_EQ(config.decoders[0].host, "d");
+  const auto defaults = parse_as<ProxyConfig>({"proxy"});
+  EXPECT_EQ(defaults.prefillers.at(0).port, 8001);
+  EXPECT_EQ(defaults.decoders.at(0).port, 8002);
+  EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--log-level", "DEBUG"}).log_level, "debug");
+  EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--connect-timeout", "250ms"}).connect_timeout.count(), 250);
+}
+
+TEST(ProxyFlags, PairsMustMatch) {
+  EXPECT_THAT(error_of({"proxy", "--prefiller-hosts", "a", "b", "--prefiller-ports", "1"}),
+              HasSubstr("Number of prefiller hosts must match number of prefiller ports"));
+  EXPECT_THAT(error_of({"proxy", "--decoder-ports", "1", "2"}),
+              HasSubstr("Number of decoder hosts must match number of decoder ports"));
+  EXPECT_THAT(error_of({"proxy", "--decoder-hosts", "192.0.0.2192.0.0.3"}), HasSubstr("without a blank between them?"));
+  EXPECT_THAT(error_of({"proxy", "--decoder-ports", "0"}), HasSubstr("out of range"));
+}
+
+TEST(UpFlags, FlagsBehindTheDashesGoToServe) {
+  const auto config = parse_as<UpConfig>(
+      {"up", "--model", "m", "--prefill", "2", "--decode", "3", "--port", "9", "--", "--max-model-len", "1k"});
+  EXPECT_EQ(config.prefill, 2);
+  EXPECT_EQ(config.decode, 3);
+  EXPECT_THAT(config.serve_flags, ElementsAre("--max-model-len", "1k"));
+  EXPECT_EQ(parse_as<UpConfig>({"up", "file.yaml"}).deployment_file, "file.yaml");
+  EXPECT_THAT(error_of({"up"}), HasSubstr("--model"));
+  EXPECT_THAT(error_of({"up", "--model", "m", "--prefill", "0"}), HasSubstr("argument --prefill: 0 is out of range"));
+}
+
+TEST(Commands, HelpAndVersion) {
+  EXPECT_THAT(parse_as<Text>({"--version"}).text, testing::StartsWith("tandem "));
+  EXPECT_THAT(parse_as<Text>({"--help"}).text, HasSubstr("Usage: tandem COMMAND"));
+  const std::string help = parse_as<Text>({"serve", "--help"}).text;
+  for (const char* piece : {"--max-model-len", "Disaggregation", "--no-enable-prefix-caching", "model folder"})
+    EXPECT_THAT(help, HasSubstr(piece));
+  EXPECT_THAT(help, testing::Not(HasSubstr("--api-key")));
+  EXPECT_THAT(error_of({"serv"}), HasSubstr("did you mean serve?"));
+  EXPECT_THAT(error_of({}), HasSubstr("a command is missing"));
+}
+
+}  // namespace
+}  // namespace tandem::config
