@@ -31,7 +31,8 @@ std::string_view isa_name(Isa isa);  ///< "portable", "avx2", "avx512"
 enum class WeightType {
   kF32,
   kBf16,  ///< products of BF16 values, summed in float32 (emulated in float32 where the CPU has no BF16)
-  kInt8,  ///< W8A8: int8 per-output-channel weights, int8 per-row activations (spec: model_formats.md 5.4, "Dynamic W8A8")
+  kInt8,  ///< W8A8: int8 per-output-channel weights, int8 per-row activations (spec: model_formats.md 5.4, "Dynamic
+          ///< W8A8")
 };
 
 /// Weights of y = x * W^T + b in the layout one Ops wants. Immutable; use only with the Ops that packed it.
@@ -69,9 +70,9 @@ struct PagedKv {
 
 /// The new tokens of one sequence in a step. Token i stands at position first_position + i.
 struct AttentionSequence {
-  std::int64_t first_row = 0;       ///< row of its first token in q, k, v and out
+  std::int64_t first_row = 0;  ///< row of its first token in q, k, v and out
   std::int64_t num_tokens = 0;
-  std::int64_t first_position = 0;  ///< KV of positions [0, first_position) is in the cache already
+  std::int64_t first_position = 0;            ///< KV of positions [0, first_position) is in the cache already
   std::span<const std::int32_t> block_table;  ///< covers first_position + num_tokens tokens
 };
 
@@ -96,7 +97,8 @@ class Ops {
   virtual void rope(ThreadTeam& team, float* x, std::int64_t ldx, std::int64_t rows, std::int32_t num_heads,
                     std::int32_t head_dim, const std::int32_t* positions, const float* cos, const float* sin) const = 0;
   /// y[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]; gate_up [rows, 2*cols], y [rows, cols].
-  virtual void silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows, std::int64_t cols, float* y) const = 0;
+  virtual void silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows, std::int64_t cols,
+                        float* y) const = 0;
 
   /// Writes k and v (rows with strides ldk, ldv; [num_kv_heads, head_dim] each) to the cache slots of the sequences.
   virtual void store_kv(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* k,

@@ -2,6 +2,7 @@
 // A rank's compute threads: fork-join with static partition, so that results never depend on timing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,8 +20,13 @@ class ThreadTeam {
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int size() const;
-  /// Calls body(thread) once for each thread in [0, size()) and returns when all are done. Not reentrant.
+  /// Calls body(thread) once for each thread in [0, size()) and returns when all are done. Not reentrant, and body must
+  /// not throw.
   void run(const std::function<void(int thread)>& body);
+
+  /// At least `bytes` of memory, aligned to 64 bytes, contents undefined. The team owns it and keeps it for the next
+  /// call, which ends the life of the former one. Only the thread that calls run() may ask, outside of run().
+  std::byte* scratch(std::size_t bytes);
 
  private:
   struct State;

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers and the row-wise operations: who computes which rows and columns. Attention is in attention.cc.
+#include "kernels/cpu/cpu_ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/status.h"
+#include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/partition.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+/// Rows that are multiplied before the next panel is taken: their activations stay in the second-level cache.
+constexpr std::size_t kActivationBlockBytes = std::size_t{384} << 10;
+/// Rows of one thread when rows are shared out too; a multiple of every register block.
+constexpr std::int64_t kRowGrain = 24;
+
+struct Prepared {
+  const std::byte* data;
+  std::size_t stride;
+  const float* scales;
+};
+
+/// An odd number of cache lines, so that the same column of many rows does not fall into one cache set.
+std::size_t row_stride(std::size_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
+
+/// Rounds the activations to what the kernel multiplies. Float32 is used in place.
+Prepared prepare(ThreadTeam& team, const KernelTable& table, const CpuPackedLinear& weights, const float* x,
+                 std::int64_t ldx, std::int64_t rows) {
+  if (weights.type() == WeightType::kF32) {
+    return {reinterpret_cast<const std::byte*>(x), static_cast<std::size_t>(ldx) * sizeof(float), nullptr};
+  }
+  const bool int8 = weights.type() == WeightType::kInt8;
+  const auto element = static_cast<std::size_t>(int8 ? table.int8_x_bytes : table.bf16_x_bytes);
+  const std::size_t stride = row_stride(static_cast<std::size_t>(weights.k_padded()) * element);
+  const auto count = static_cast<std::size_t>(rows);
+  std::byte* data = team.scratch(count * stride + count * sizeof(float));
+  auto* scales = reinterpret_cast<float*>(data + count * stride);
+  for_rows(team, rows, weights.in_features(), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::byte* out = data + static_cast<std::size_t>(row) * stride;
+      if (int8) {
+        table.prepare_int8(x + row * ldx, weights.in_features(), weights.k_padded(), out, scales + row);
+      } else {
+        table.prepare_bf16(x + row * ldx, weights.in_features(), weights.k_padded(), out);
+      }
+    }
+  });
+  return {data, stride, scales};
+}
+
+/// The part of the output that one thread computes.
+struct Share {
+  Range rows;
+  Range panels;
+};
+
+/// Threads share the panels; where there are too few of them for even shares, they share the rows too.
+Share share_of(std::int64_t rows, std::int64_t panels, int thread, int threads) {
+  int row_parts = 1;
+  while (threads % (row_parts * 2) == 0 && panels * row_parts < 8 * std::int64_t{threads} &&
+         rows >= kRowGrain * 2 * row_parts) {
+    row_parts *= 2;
+  }
+  const int panel_parts = threads / row_parts;
+  const std::int64_t grains = (rows + kRowGrain - 1) / kRowGrain;
+  Range row_range = part_of(grains, thread / panel_parts, row_parts);
+  row_range.begin = std::min(row_range.begin * kRowGrain, rows);
+  row_range.end = std::min(row_range.end * kRowGrain, rows);
+  return {row_range, part_of(panels, thread % panel_parts, panel_parts)};
+}
+
+void run_share(const KernelTable& table, WeightType type, GemmArgs args, const Prepared& x, const Share& share) {
+  args.panel_begin = share.panels.begin;
+  args.panel_end = share.panels.end;
+  if (args.panel_begin >= args.panel_end) return;
+  const auto fitting = static_cast<std::int64_t>(kActivationBlockBytes / std::max<std::size_t>(x.stride, 1));
+  const std::int64_t block = std::max(kRowGrain, fitting / kRowGrain * kRowGrain);
+  float* y = args.y;
+  for (std::int64_t row = share.rows.begin; row < share.rows.end; row += block) {
+    args.rows = std::min(block, share.rows.end - row);
+    args.x = x.data + static_cast<std::size_t>(row) * x.stride;
+    args.x_scale = x.scales == nullptr ? nullptr : x.scales + row;
+    args.y = y + row * args.ldy;
+    switch (type) {
+      case WeightType::kF32:
+        table.gemm_f32(args);
+        break;
+      case WeightType::kBf16:
+        table.gemm_bf16(args);
+        break;
+      case WeightType::kInt8:
+        table.gemm_int8(args);
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<PackedLinear> CpuOps::pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
+                                                  std::int64_t in_features, const RowReader& read_row,
+                                                  const float* bias) const {
+  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features);
+  packed->fill(team, read_row, bias);
+  return packed;
+}
+
+void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx, std::int64_t rows,
+                    float* y, std::int64_t ldy, Epilogue epilogue) const {
+  if (rows <= 0) return;
+  const auto* packed = dynamic_cast<const CpuPackedLinear*>(&weights);
+  TANDEM_ASSERT(packed != nullptr, "weights were packed by another device");
+  const Prepared prepared = prepare(team, table_, *packed, x, ldx, rows);
+  GemmArgs args{};
+  args.x_stride = prepared.stride;
+  args.weights = packed->weights();
+  args.k_groups = packed->k_padded() / k_group(packed->type());
+  args.bias = packed->bias();
+  args.w_scale = packed->scales();
+  args.w_offset = packed->offsets();
+  args.n = packed->out_features();
+  args.y = y;
+  args.ldy = ldy;
+  args.add = epilogue == Epilogue::kAdd;
+  // A product this small is done before another thread has woken up.
+  constexpr std::int64_t kInlineProducts = 128 * 1024;
+  if (team.size() == 1 || rows * packed->k_padded() * packed->num_panels() * kPanel < kInlineProducts) {
+    run_share(table_, packed->type(), args, prepared, {{0, rows}, {0, packed->num_panels()}});
+    return;
+  }
+  team.run([&](int thread) {
+    run_share(table_, packed->type(), args, prepared, share_of(rows, packed->num_panels(), thread, team.size()));
+  });
+}
+
+void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps,
+                      std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
+  for_rows(team, rows, cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) table_.rms_norm(x + row * ldx, weight, eps, cols, y + row * ldy);
+  });
+}
+
+void CpuOps::rope(ThreadTeam& team, float* x, std::int64_t ldx, std::int64_t rows, std::int32_t num_heads,
+                  std::int32_t head_dim, const std::int32_t* positions, const float* cos, const float* sin) const {
+  for_rows(team, rows, std::int64_t{num_heads} * head_dim, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t offset = std::int64_t{positions[row]} * (head_dim / 2);
+      for (std::int32_t head = 0; head < num_heads; ++head) {
+        table_.rope(x + row * ldx + std::int64_t{head} * head_dim, head_dim, cos + offset, sin + offset);
+      }
+    }
+  });
+}
+
+void CpuOps::silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows, std::int64_t cols, float* y) const {
+  // exp makes an element dearer than those of the other row operations.
+  for_rows(team, rows, 2 * cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const float* gate = gate_up + row * 2 * cols;
+      table_.silu_mul(gate, gate + cols, cols, y + row * cols);
+    }
+  });
+}
+
+void CpuOps::store_kv(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* k, std::int64_t ldk,
+                      const float* v, std::int64_t ldv, const PagedKv& cache) const {
+  const auto store = [&](const float* from, std::byte* to) {
+    if (cache.type == KvType::kBf16) {
+      table_.store_bf16(from, cache.head_dim, to);
+    } else {
+      std::memcpy(to, from, static_cast<std::size_t>(cache.head_dim) * sizeof(float));
+    }
+  };
+  const auto store_token = [&](const AttentionSequence& sequence, std::int64_t token) {
+    const std::int64_t row = sequence.first_row + token;
+    const std::int64_t position = sequence.first_position + token;
+    for (std::int32_t head = 0; head < cache.num_kv_heads; ++head) {
+      const std::int64_t column = std::int64_t{head} * cache.head_dim;
+      store(k + row * ldk + column, kv_address(cache, sequence.block_table, false, head, position));
+      store(v + row * ldv + column, kv_address(cache, sequence.block_table, true, head, position));
+    }
+  };
+  std::int64_t tokens = 0;
+  for (const auto& sequence : sequences) tokens += sequence.num_tokens;
+  const std::int64_t elements = 2 * std::int64_t{cache.num_kv_heads} * cache.head_dim;
+  for_rows(team, tokens, elements, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t first = 0;  // number of tokens in the sequences before
+    for (const auto& sequence : sequences) {
+      const std::int64_t from = std::max(begin, first);
+      const std::int64_t to = std::min(end, first + sequence.num_tokens);
+      for (std::int64_t token = from; token < to; ++token) store_token(sequence, token - first);
+      first += sequence.num_tokens;
+    }
+  });
+}
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between the baseline code (partition, scratch, packing) and the code that is compiled for one instruction
+// set: a table of plain functions. Files compiled with -m flags include this header and <immintrin.h> only; an inline
+// function of the standard library instantiated there could be linked into baseline code and fault on older CPUs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem::kernels::cpu {
+
+/// Output columns of a packed panel. Weights are stored as [N/16][K/group][16][group] with group 1 (float32),
+/// 2 (BF16) or 4 (int8), padded with zeros in N and K.
+inline constexpr std::int64_t kPanel = 16;
+
+/// KV positions that one attention step covers, cut at absolute multiples.
+inline constexpr int kTile = 64;
+/// Tiles of one online-softmax run; runs are merged in order, so that a long sequence can be shared by threads.
+inline constexpr int kTilesPerPartition = 8;
+
+/// Rows x panels [panel_begin, panel_end) of one linear layer; x was written by the table's prepare functions.
+struct GemmArgs {
+  const std::byte* x;
+  std::size_t x_stride;  ///< bytes between rows
+  const float* x_scale;  ///< int8: one per row
+  std::int64_t rows;
+  const std::byte* weights;      ///< panel 0
+  std::int64_t k_groups;         ///< padded K / group
+  const float* bias;             ///< padded to whole panels
+  const float* w_scale;          ///< int8: one per column, padded
+  const std::int32_t* w_offset;  ///< int8: -128 * sum of the column, for kernels with unsigned activations
+  std::int64_t panel_begin;
+  std::int64_t panel_end;
+  std::int64_t n;  ///< real columns; the last panel may be partly padding
+  float* y;
+  std::int64_t ldy;
+  bool add;  ///< y += instead of y =
+};
+
+/// Head vectors of up to kTile consecutive positions; all of them are visible to the queries they are used with.
+struct AttentionTile {
+  const std::byte* const* k;
+  const std::byte* const* v;
+  int num_positions;
+};
+
+/// Queries of one KV head with their running softmax state.
+/// State: [0] maximum, [1] sum, [kStateHeader...) accumulator in an order of dims that the table's code chooses.
+struct AttentionQueries {
+  const std::byte* q;    ///< prepared vectors
+  std::size_t q_stride;  ///< bytes
+  float* state;
+  std::size_t state_stride;  ///< floats
+  int count;
+  int head_dim;
+  float scale;
+  bool kv_bf16;
+};
+inline constexpr int kStateHeader = 16;
+/// "No score yet": finite, so that no infinities are subtracted.
+inline constexpr float kNoScore = -1e30F;
+
+struct KernelTable {
+  int bf16_x_bytes;  ///< size of one prepared element
+  int int8_x_bytes;
+
+  /// Rounds k floats to BF16 and pads with zeros to k_padded.
+  void (*prepare_bf16)(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out);
+  /// One scale for the row: max|x|/127, values x/scale rounded half to even. A row with a non-finite value gets the
+  /// scale NaN.
+  void (*prepare_int8)(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale);
+  void (*gemm_f32)(const GemmArgs& args);
+  void (*gemm_bf16)(const GemmArgs& args);
+  void (*gemm_int8)(const GemmArgs& args);
+
+  void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t cols, float* y);
+  /// One head; cos and sin of its position.
+  void (*rope)(float* x, int head_dim, const float* cos, const float* sin);
+  void (*silu_mul)(const float* gate, const float* up, std::int64_t cols, float* y);
+  void (*store_bf16)(const float* x, std::int64_t count, std::byte* out);
+
+  /// Writes padded_dim(head_dim) * 4 bytes at most.
+  void (*prepare_query)(const float* q, int head_dim, bool kv_bf16, std::byte* out);
+  void (*attend_tile)(const AttentionQueries& queries, const AttentionTile& tile);
+  /// into = the softmax state over both position ranges, `part` being the later one.
+  void (*merge_state)(float* into, const float* part, int head_dim);
+  void (*finish_state)(const float* state, int head_dim, bool kv_bf16, float* out);
+};
+
+inline constexpr int padded_dim(int head_dim) { return (head_dim + 31) / 32 * 32; }
+
+const KernelTable& portable_table();
+#if defined(__x86_64__)
+const KernelTable& avx2_table();
+const KernelTable& avx512_table();
+#endif
+
+}  // namespace tandem::kernels::cpu

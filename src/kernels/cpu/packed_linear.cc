@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs (and for int8 quantises) the weights of a linear layer into panels, in parallel by panels.
+#include "kernels/cpu/packed_linear.h"
+
+#include <sys/mman.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/float16.h"
+#include "base/status.h"
+#include "kernels/cpu/partition.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t element_bytes(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return 4;
+    case WeightType::kBf16:
+      return 2;
+    case WeightType::kInt8:
+      return 1;
+  }
+  return 4;
+}
+
+/// Zeroed by the threads that fill it, so that pages land on their NUMA node.
+std::byte* allocate_weights(std::size_t bytes) {
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : 4096;
+  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
+  TANDEM_ASSERT(memory != nullptr, "out of memory for packed weights");
+  // One row of activations streams all weights through the TLB; huge pages are a hint that may be refused.
+  if (alignment == kHugePage) (void)madvise(memory, rounded, MADV_HUGEPAGE);
+  return memory;
+}
+
+}  // namespace
+
+int k_group(WeightType type) { return static_cast<int>(4 / element_bytes(type)); }
+
+CpuPackedLinear::CpuPackedLinear(WeightType type, std::int64_t out_features, std::int64_t in_features)
+    : type_(type), n_(out_features), k_(in_features) {
+  TANDEM_ASSERT(n_ > 0 && k_ > 0, "a linear layer needs features");
+  const std::int64_t group = k_group(type);
+  k_padded_ = (k_ + group - 1) / group * group;
+  num_panels_ = (n_ + kPanel - 1) / kPanel;
+  panel_bytes_ = static_cast<std::size_t>(k_padded_ * kPanel) * element_bytes(type);
+  weights_.reset(allocate_weights(static_cast<std::size_t>(num_panels_) * panel_bytes_));
+  const auto columns = static_cast<std::size_t>(num_panels_ * kPanel);
+  bias_.assign(columns, 0.0F);
+  if (type_ == WeightType::kInt8) {
+    scales_.assign(columns, 0.0F);
+    offsets_.assign(columns, 0);
+  }
+}
+
+std::size_t CpuPackedLinear::bytes() const {
+  return static_cast<std::size_t>(num_panels_) * panel_bytes_ +
+         (bias_.size() + scales_.size() + offsets_.size()) * sizeof(float);
+}
+
+void CpuPackedLinear::fill(ThreadTeam& team, const RowReader& read_row, const float* bias) {
+  if (bias != nullptr) std::memcpy(bias_.data(), bias, static_cast<std::size_t>(n_) * sizeof(float));
+  team.run([&](int thread) {
+    std::vector<float> row(static_cast<std::size_t>(k_));
+    const Range panels = part_of(num_panels_, thread, team.size());
+    for (std::int64_t panel = panels.begin; panel < panels.end; ++panel) fill_panel(panel, read_row, row.data());
+  });
+}
+
+void CpuPackedLinear::fill_panel(std::int64_t panel, const RowReader& read_row, float* row) {
+  std::memset(weights_.get() + static_cast<std::size_t>(panel) * panel_bytes_, 0, panel_bytes_);
+  const std::int64_t first = panel * kPanel;
+  const std::int64_t last = first + kPanel < n_ ? first + kPanel : n_;
+  for (std::int64_t n = first; n < last; ++n) {
+    read_row(n, row);
+    put_row(n, row);
+  }
+}
+
+void CpuPackedLinear::put_row(std::int64_t n, const float* row) {
+  std::byte* panel = weights_.get() + static_cast<std::size_t>(n / kPanel) * panel_bytes_;
+  const std::int64_t lane = n % kPanel;
+  switch (type_) {
+    case WeightType::kF32: {
+      auto* out = reinterpret_cast<float*>(panel);
+      for (std::int64_t k = 0; k < k_; ++k) out[k * kPanel + lane] = row[k];
+      break;
+    }
+    case WeightType::kBf16: {
+      auto* out = reinterpret_cast<std::uint16_t*>(panel);
+      for (std::int64_t k = 0; k < k_; ++k) out[(k / 2 * kPanel + lane) * 2 + k % 2] = to_bf16(row[k]).bits;
+      break;
+    }
+    case WeightType::kInt8:
+      put_int8_row(n, row, panel);
+      break;
+  }
+}
+
+void CpuPackedLinear::put_int8_row(std::int64_t n, const float* row, std::byte* panel) {
+  // Bits of |w| order like the values, with NaN above infinity.
+  std::uint32_t max_bits = 0;
+  for (std::int64_t k = 0; k < k_; ++k) {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(row[k]) & 0x7fffffffU;
+    max_bits = bits > max_bits ? bits : max_bits;
+  }
+  const auto index = static_cast<std::size_t>(n);
+  if (max_bits >= 0x7f800000U) {
+    // A broken row must show in the output, not become some other number.
+    scales_[index] = std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
+  constexpr float kSmallestScale = 1.2e-7F;
+  const float scale = std::fmax(std::bit_cast<float>(max_bits) / 127.0F, kSmallestScale);
+  scales_[index] = scale;
+  auto* out = reinterpret_cast<std::int8_t*>(panel);
+  const std::int64_t lane = n % kPanel;
+  std::int32_t sum = 0;
+  for (std::int64_t k = 0; k < k_; ++k) {
+    const float q = std::nearbyint(row[k] / scale);
+    const auto value = static_cast<std::int8_t>(q > 127.0F ? 127.0F : (q < -127.0F ? -127.0F : q));
+    out[(k / 4 * kPanel + lane) * 4 + k % 4] = value;
+    sum += value;
+  }
+  offsets_[index] = -128 * sum;
+}
+
+}  // namespace tandem::kernels::cpu
