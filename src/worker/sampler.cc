@@ -70,13 +70,13 @@ float highest_of(std::span<const float> values) {
   return *std::max_element(lanes.begin(), lanes.end());
 }
 
-/// e^x for x <= 0, 0 below -87 (also for minus infinity); relative error under 2e-7, e^0 = 1 exactly.
+/// e^x for x <= 0, 0 below -87 (also for minus infinity); relative error under 2e-7, e^0 = 1 exactly. One select and no
+/// branch, so that loops over it become vectors; out of range the polynomial gives anything, which the select drops.
 inline float exp_nonpositive(float x) {
-  const float bounded = x > -87.0F ? x : -87.0F;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const float shifted = bounded * 1.44269504F + kRound;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const float shifted = x * 1.44269504F + kRound;
   const float n = shifted - kRound;
-  const float r = (bounded - n * 0.693359375F) + n * 2.12194440e-4F;  // ln 2 in two parts
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;  // ln 2 in two parts
   float p = 1.0F / 720.0F;
   p = p * r + 1.0F / 120.0F;
   p = p * r + 1.0F / 24.0F;
@@ -84,9 +84,16 @@ inline float exp_nonpositive(float x) {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n)) << 23;
-  const float scaled = std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + exponent);
-  return x > -87.0F ? scaled : 0.0F;
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(shifted) << 23;
+  const std::uint32_t keep = x > -87.0F ? ~0U : 0U;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(p) + exponent) & keep);
+}
+
+/// weights[i] = e^((values[i] - highest) * scale)
+void exponentials(std::span<const float> values, float highest, float scale, float* __restrict weights) {
+  const float* __restrict in = values.data();
+  const std::size_t count = values.size();
+  for (std::size_t i = 0; i < count; ++i) weights[i] = exp_nonpositive((in[i] - highest) * scale);
 }
 
 /// Sum in lanes, then over the lanes in order.
@@ -217,12 +224,12 @@ void Sampler::apply_penalties(const SequencePlan& plan) {
 std::int32_t Sampler::draw(std::span<const float> values, float highest, const SequencePlan& plan) {
   const SamplingParams& params = *plan.sampling;
   const auto inverse = static_cast<float>(1.0 / std::max(params.temperature, kLowestTemperature));
-  // Weights are relative to the most likely token's, so min_p is a plain lower bound on them.
-  const auto floor = static_cast<float>(params.min_p);
   weights_.resize(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float weight = exp_nonpositive((values[i] - highest) * inverse);
-    weights_[i] = weight < floor ? 0.0F : weight;
+  exponentials(values, highest, inverse, weights_.data());
+  if (params.min_p > 0.0) {
+    // Weights are relative to the most likely token's, so min_p is a plain lower bound on them.
+    const auto floor = static_cast<float>(params.min_p);
+    for (float& weight : weights_) weight = weight < floor ? 0.0F : weight;
   }
   const bool cuts_k = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < values.size();
   if (cuts_k || params.top_p < 1.0) truncate(values, cuts_k ? params.top_k : 0, params.top_p);
@@ -323,7 +330,7 @@ std::int32_t Sampler::pick(double random) const {
 std::vector<TokenLogprob> Sampler::logprobs_of(std::span<const float> logits, float highest, std::int32_t sampled,
                                                std::int32_t count) {
   weights_.resize(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i) weights_[i] = exp_nonpositive(logits[i] - highest);
+  exponentials(logits, highest, 1.0F, weights_.data());
   const double log_sum = static_cast<double>(highest) + std::log(sum_all(weights_));
   const auto logprob = [&](std::int32_t id) {
     const auto value = static_cast<float>(static_cast<double>(logits[id]) - log_sum);

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/model_worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tandem::worker {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::int32_t blocks_for_bytes(const kv::Layout& layout, std::size_t bytes) {
+  const std::size_t block = static_cast<std::size_t>(layout.num_layers) * layout.block_bytes();
+  TANDEM_ASSERT(block > 0, "a layout has layers, heads and a block size");
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(std::min(bytes / block, kMost));
+}
+
+Result<std::unique_ptr<ModelWorker>> ModelWorker::create(const model::Checkpoint& checkpoint,
+                                                         ModelWorkerOptions options,
+                                                         const std::function<void(double)>& progress) {
+  std::unique_ptr<ModelWorker> worker(new ModelWorker(std::move(options)));
+  ModelWorker* self = worker.get();
+  TANDEM_TRY(worker->runner_.launch([&] { return self->start(checkpoint, progress); },
+                                    [self](const StepPlan& plan, const std::stop_token&) { return self->step(plan); }));
+  return worker;
+}
+
+void ModelWorker::submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) {
+  runner_.submit(std::move(plan), std::move(done));
+}
+
+Result<void> ModelWorker::start(const model::Checkpoint& checkpoint, const std::function<void(double)>& progress) {
+  std::size_t num_threads = options_.cpus.size();
+  if (num_threads == 0 && options_.num_threads > 0) num_threads = static_cast<std::size_t>(options_.num_threads);
+  if (num_threads == 0) num_threads = kernels::usable_cpus().size();
+  team_ = std::make_unique<kernels::ThreadTeam>(static_cast<int>(num_threads), options_.cpus);
+  samplers_.resize(num_threads);
+  TANDEM_ASSIGN(model_, model::Model::load(checkpoint, options_.model, *team_, progress));
+  TANDEM_TRY(make_cache());
+  return warm_up();
+}
+
+Result<void> ModelWorker::make_cache() {
+  const kv::Layout one_block = model_->kv_layout(options_.block_size, 1);
+  if (options_.num_blocks == 0) options_.num_blocks = blocks_for_bytes(one_block, options_.kv_bytes);
+  if (options_.num_blocks < 1) {
+    return Status(Code::kResourceExhausted,
+                  fmt::format("KV memory of {} bytes is less than one block of {} tokens ({} bytes); give it more",
+                              options_.kv_bytes, options_.block_size, one_block.total_bytes()),
+                  Scope::kProcess);
+  }
+  TANDEM_ASSIGN(cache_, kv::CacheMemory::create(model_->kv_layout(options_.block_size, options_.num_blocks)));
+  return {};
+}
+
+/// One prefill of the largest size and one decode row: weights, KV pages, buffers and the kernels' own caches are then
+/// warm, and a damaged checkpoint is found before the first request. Writes to blocks that nobody owns yet.
+Result<void> ModelWorker::warm_up() {
+  const auto start = std::chrono::steady_clock::now();
+  const kv::Layout& layout = cache_->layout();
+  const std::int64_t capacity = static_cast<std::int64_t>(layout.num_blocks) * layout.block_size;
+  const std::int64_t count = std::min({std::int64_t{options_.max_num_batched_tokens}, capacity,
+                                       options_.model.max_positions > 0 ? options_.model.max_positions : capacity});
+  StepPlan plan;
+  plan.sequences.resize(1);
+  SequencePlan& sequence = plan.sequences[0];
+  sequence.sample = true;
+  auto params = std::make_shared<SamplingParams>();
+  params->temperature = 0.0;
+  sequence.sampling = std::move(params);
+  sequence.block_table.resize(static_cast<std::size_t>((count + layout.block_size - 1) / layout.block_size));
+  std::iota(sequence.block_table.begin(), sequence.block_table.end(), 0);
+  for (const std::int64_t tokens : {count, std::int64_t{1}}) {
+    sequence.tokens.clear();
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      sequence.tokens.push_back(static_cast<std::int32_t>(i % model_->config().vocab_size));
+    }
+    TANDEM_ASSIGN(const StepResult result, step(plan));
+    if (!result.sampled[0].error.ok()) {
+      return result.sampled[0].error.with_scope(Scope::kProcess).context("warm-up");
+    }
+  }
+  log::debug("warm-up with {} tokens took {:.2f} s", count, seconds_since(start));
+  return {};
+}
+
+Result<StepResult> ModelWorker::step(const StepPlan& plan) {
+  const auto start = std::chrono::steady_clock::now();
+  inputs_.clear();
+  sampling_.clear();
+  for (const auto& sequence : plan.sequences) {
+    inputs_.push_back({sequence.tokens, sequence.first_position, sequence.block_table,
+                       sequence.sample ? model::LogitsOf::kLast : model::LogitsOf::kNone});
+    if (sequence.sample) sampling_.push_back(&sequence);
+  }
+  const std::size_t needed = sampling_.size() * static_cast<std::size_t>(vocab_size());
+  if (logits_.size() < needed) logits_.resize(needed);
+  model_->forward(inputs_, *cache_, std::span(logits_.data(), needed));
+
+  StepResult result;
+  result.step = plan.step;
+  sample(result);
+  result.compute_seconds = seconds_since(start);
+  return result;
+}
+
+void ModelWorker::sample(StepResult& result) {
+  const auto vocab = static_cast<std::size_t>(vocab_size());
+  result.sampled.resize(sampling_.size());
+  const auto sample_row = [&](std::size_t row, Sampler& sampler) {
+    auto sampled = sampler.sample(std::span<const float>(logits_.data() + row * vocab, vocab), *sampling_[row]);
+    if (sampled) {
+      result.sampled[row] = std::move(*sampled);
+    } else {
+      result.sampled[row] = {sampling_[row]->sequence, -1, {}, sampled.error()};
+    }
+  };
+  if (sampling_.size() < 2 || team_->size() < 2) {
+    for (std::size_t row = 0; row < sampling_.size(); ++row) sample_row(row, samplers_[0]);
+    return;
+  }
+  const auto stride = static_cast<std::size_t>(team_->size());
+  team_->run([&](int thread) {
+    const auto first = static_cast<std::size_t>(thread);
+    for (std::size_t row = first; row < sampling_.size(); row += stride) sample_row(row, samplers_[first]);
+  });
+}
+
+}  // namespace tandem::worker

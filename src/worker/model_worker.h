@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker that runs a model: a runner thread, its thread team, the weights and the KV memory of one rank.
+//
+// Threads. The runner thread is thread 0 of the team; it loads the model (so that weights are packed by the threads
+// that read them), warms it up, and runs every step. submit() is called by the engine thread; cache() may be used by
+// transfer threads at any time, under the block pool's and the leases' rules.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/thread_team.h"
+#include "kv/cache_memory.h"
+#include "model/checkpoint.h"
+#include "model/model.h"
+#include "worker/runner_thread.h"
+#include "worker/sampler.h"
+#include "worker/worker.h"
+
+namespace tandem::worker {
+
+struct ModelWorkerOptions {
+  model::ModelOptions model;
+  std::int32_t block_size = 16;
+  std::int32_t num_blocks = 0;   ///< 0: as many as fit kv_bytes
+  std::size_t kv_bytes = 0;      ///< looked at if num_blocks is 0
+  std::vector<int> cpus;         ///< one thread pinned to each; empty: num_threads threads, not pinned
+  std::int32_t num_threads = 0;  ///< 0: one for each CPU this process may use
+  /// The largest step there will be; the warm-up has this many tokens, so that buffers are there before the first
+  /// request.
+  std::int32_t max_num_batched_tokens = 512;
+};
+
+/// How many KV blocks fit `bytes`; layout.num_blocks is not looked at.
+std::int32_t blocks_for_bytes(const kv::Layout& layout, std::size_t bytes);
+
+class ModelWorker final : public Worker {
+ public:
+  /// Loads `checkpoint` (only used during the call), makes the KV memory and runs one warm-up pass; returns when the
+  /// worker is ready. `progress` (may be empty) gets the share of the weights that is loaded, on the runner thread.
+  /// Errors: whatever is wrong with the checkpoint; resource_exhausted if the KV memory cannot be had or would not hold
+  /// one block; internal if the warm-up's logits are not finite.
+  static Result<std::unique_ptr<ModelWorker>> create(const model::Checkpoint& checkpoint, ModelWorkerOptions options,
+                                                     const std::function<void(double)>& progress = {});
+
+  std::int32_t vocab_size() const override { return model_->config().vocab_size; }
+  kv::CacheMemory& cache() override { return *cache_; }
+  void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) override;
+
+  const model::Model& model() const { return *model_; }
+  int num_threads() const { return team_->size(); }
+
+ private:
+  explicit ModelWorker(ModelWorkerOptions options) : options_(std::move(options)) {}
+  Result<void> start(const model::Checkpoint& checkpoint, const std::function<void(double)>& progress);
+  Result<void> make_cache();
+  Result<void> warm_up();
+  Result<StepResult> step(const StepPlan& plan);
+  void sample(StepResult& result);
+
+  ModelWorkerOptions options_;
+  // Order: each uses the ones above it; the runner thread, which uses all, stops first.
+  std::unique_ptr<kernels::ThreadTeam> team_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<kv::CacheMemory> cache_;
+  std::vector<Sampler> samplers_;              ///< one a thread
+  std::vector<model::SequenceInput> inputs_;   ///< reused from step to step, as are the next two
+  std::vector<const SequencePlan*> sampling_;  ///< sequences with a row of logits, in plan order
+  std::vector<float> logits_;                  ///< [sampling_.size(), vocab]
+  RunnerThread runner_;
+};
+
+}  // namespace tandem::worker
