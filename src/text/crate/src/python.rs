@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where Jinja under Python differs from minijinja: JSON as json.dumps writes it, floats as repr, string methods, and
+//! tests that know bool as a number and a string or mapping as a sequence.
+
+use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
+use minijinja_contrib::pycompat;
+
+/// Deeper values are refused before the stack ends.
+const MAX_JSON_DEPTH: usize = 256;
+
+pub fn install(environment: &mut Environment<'static>) {
+    environment.set_unknown_method_callback(call_method);
+    environment.set_formatter(print);
+    environment.add_filter("tojson", to_json);
+    environment.add_filter("string", |value: &Value| Value::from(text_of(value)));
+    environment.add_filter("trim", |value: &Value, chars: Option<String>| {
+        strip(&text_of(value), chars.as_deref(), true, true).to_owned()
+    });
+    environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
+    });
+    environment.add_test("iterable", |value: &Value| {
+        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number) && value.try_iter().is_ok()
+    });
+    environment.add_test("callable", is_callable);
+}
+
+/// `{{ value }}`.
+fn print(output: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    match float_of(value) {
+        Some(number) => output.write_str(&float_repr(number)).map_err(Error::from),
+        None => minijinja::escape_formatter(output, state, value),
+    }
+}
+
+fn is_callable(value: &Value) -> bool {
+    value.kind() == ValueKind::Plain && value.as_object().is_some()
+}
+
+fn float_of(value: &Value) -> Option<f64> {
+    (value.kind() == ValueKind::Number && !value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten()
+}
+
+fn text_of(value: &Value) -> String {
+    float_of(value).map_or_else(|| value.to_string(), float_repr)
+}
+
+/// Python's repr of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
+fn float_repr(number: f64) -> String {
+    if number.is_nan() {
+        return "nan".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        let plain = number.to_string();
+        return if plain.contains('.') { plain } else { format!("{plain}.0") };
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+/// json.dumps(value, ensure_ascii, indent, separators, sort_keys), the signature transformers gives the filter.
+fn to_json(
+    value: &Value,
+    ensure_ascii: Option<bool>,
+    indent: Option<Value>,
+    separators: Option<Value>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let named = |given: Option<Value>, name: &str| -> Result<Option<Value>, Error> {
+        let chosen = match given {
+            Some(given) => Some(given),
+            None => options.get::<Option<Value>>(name)?,
+        };
+        Ok(chosen.filter(|value| !value.is_none() && !value.is_undefined()))
+    };
+    let ensure_ascii = named(ensure_ascii.map(Value::from), "ensure_ascii")?.is_some_and(|value| value.is_true());
+    let indent = match named(indent, "indent")? {
+        None => None,
+        Some(value) => Some(match value.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::try_from(i64::try_from(value)?.clamp(0, 64)).unwrap_or(0)),
+        }),
+    };
+    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let (item, key) = match named(separators, "separators")? {
+        None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
+        None => (", ".to_owned(), ": ".to_owned()),
+        Some(pair) => (text_of(&pair.get_item_by_index(0)?), text_of(&pair.get_item_by_index(1)?)),
+    };
+    options.assert_all_used()?;
+    let mut writer = JsonWriter { out: String::new(), ensure_ascii, indent, item, key, sort_keys };
+    writer.write(value, 0)?;
+    Ok(Value::from(writer.out))
+}
+
+struct JsonWriter {
+    out: String,
+    ensure_ascii: bool,
+    indent: Option<String>,
+    item: String,
+    key: String,
+    sort_keys: bool,
+}
+
+impl JsonWriter {
+    fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MAX_JSON_DEPTH {
+            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
+        }
+        match value.kind() {
+            ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => match float_of(value) {
+                Some(number) if number.is_nan() => self.out.push_str("NaN"),
+                Some(number) if number.is_infinite() => {
+                    self.out.push_str(if number > 0.0 { "Infinity" } else { "-Infinity" });
+                }
+                _ => self.out.push_str(&text_of(value)),
+            },
+            ValueKind::String => self.write_string(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
+                self.write_items(items.len(), depth, ('[', ']'), |writer, index| writer.write(&items[index], depth + 1))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
+                if self.sort_keys {
+                    keys.sort();
+                }
+                self.write_items(keys.len(), depth, ('{', '}'), |writer, index| {
+                    writer.write_key(&keys[index])?;
+                    let key = writer.key.clone();
+                    writer.out.push_str(&key);
+                    writer.write(&value.get_item(&keys[index])?, depth + 1)
+                })?;
+            }
+            other => {
+                let detail = format!("tojson: a value of type {other} is not JSON serializable");
+                return Err(Error::new(ErrorKind::InvalidOperation, detail));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_key(&mut self, key: &Value) -> Result<(), Error> {
+        match key.kind() {
+            ValueKind::String => self.write_string(key.as_str().unwrap_or_default()),
+            ValueKind::None => self.out.push_str("\"null\""),
+            ValueKind::Bool => self.out.push_str(if key.is_true() { "\"true\"" } else { "\"false\"" }),
+            ValueKind::Number => self.out.push_str(&format!("\"{}\"", text_of(key))),
+            other => {
+                let detail = format!("tojson: a key of type {other} is not JSON serializable");
+                return Err(Error::new(ErrorKind::InvalidOperation, detail));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_items(
+        &mut self,
+        count: usize,
+        depth: usize,
+        brackets: (char, char),
+        mut item: impl FnMut(&mut JsonWriter, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.out.push(brackets.0);
+        for index in 0..count {
+            if index > 0 {
+                let separator = self.item.clone();
+                self.out.push_str(&separator);
+            }
+            self.new_line(depth + 1);
+            item(self, index)?;
+        }
+        if count > 0 {
+            self.new_line(depth);
+        }
+        self.out.push(brackets.1);
+        Ok(())
+    }
+
+    fn new_line(&mut self, depth: usize) {
+        if let Some(indent) = &self.indent {
+            self.out.push('\n');
+            for _ in 0..depth {
+                self.out.push_str(indent);
+            }
+        }
+    }
+
+    fn write_string(&mut self, text: &str) {
+        self.out.push('"');
+        for character in text.chars() {
+            match character {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                control if (control as u32) < 0x20 => self.out.push_str(&format!("\\u{:04x}", control as u32)),
+                // json.dumps escapes DEL only together with everything that is not ASCII.
+                other if self.ensure_ascii && !(' '..='~').contains(&other) => {
+                    let mut units = [0u16; 2];
+                    for unit in other.encode_utf16(&mut units) {
+                        self.out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                other => self.out.push(other),
+            }
+        }
+        self.out.push('"');
+    }
+}
+
+/// What str.strip() and str.split() take for white space.
+fn is_space(character: char) -> bool {
+    character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
+}
+
+fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
+    let drop = |character: char| match chars {
+        Some(chars) => chars.contains(character),
+        None => is_space(character),
+    };
+    let text = if left { text.trim_start_matches(drop) } else { text };
+    if right { text.trim_end_matches(drop) } else { text }
+}
+
+fn call_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    match value.as_str() {
+        Some(text) if value.kind() == ValueKind::String => match string_method(text, method, args)? {
+            Some(result) => Ok(result),
+            None => pycompat::unknown_method_callback(state, value, method, args),
+        },
+        _ if value.kind() == ValueKind::Map => match map_method(value, method, args)? {
+            Some(result) => Ok(result),
+            None => pycompat::unknown_method_callback(state, value, method, args),
+        },
+        _ => pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+fn map_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    match method {
+        "copy" => {
+            let () = from_args(args)?;
+            Ok(Some(value.clone()))
+        }
+        // Templates run over data they do not own: as in the sandbox of the reference.
+        "update" | "pop" | "popitem" | "clear" | "setdefault" => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("dict.{method} changes its object, which a template may not do"),
+        )),
+        _ => Ok(None),
+    }
+}
+
+fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let affix = |method: &str| {
+        from_args::<(&str,)>(args).map(|(affix,)| match method {
+            "removeprefix" => text.strip_prefix(affix).unwrap_or(text),
+            _ => text.strip_suffix(affix).unwrap_or(text),
+        })
+    };
+    Ok(Some(match method {
+        "strip" | "lstrip" | "rstrip" => {
+            let (chars,): (Option<&str>,) = from_args(args)?;
+            Value::from(strip(text, chars, method != "rstrip", method != "lstrip"))
+        }
+        "split" | "rsplit" => {
+            let (separator, limit, options): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
+            let separator = separator.or(options.get::<Option<&str>>("sep")?);
+            let limit = limit.or(options.get::<Option<i64>>("maxsplit")?).unwrap_or(-1);
+            options.assert_all_used()?;
+            split(text, separator, usize::try_from(limit).ok(), method == "rsplit")?
+        }
+        "partition" | "rpartition" => {
+            let (separator,): (&str,) = from_args(args)?;
+            partition(text, separator, method == "rpartition")?
+        }
+        "removeprefix" | "removesuffix" => Value::from(affix(method)?),
+        "index" | "rindex" | "find" | "rfind" => {
+            let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+            find(text, what, start, end, method)?
+        }
+        "swapcase" => {
+            let () = from_args(args)?;
+            let swapped = |character: char| -> String {
+                if character.is_uppercase() { character.to_lowercase().collect() } else { character.to_uppercase().collect() }
+            };
+            Value::from(text.chars().map(swapped).collect::<String>())
+        }
+        "casefold" => {
+            let () = from_args(args)?;
+            Value::from(text.to_lowercase().replace('ß', "ss"))
+        }
+        "zfill" | "ljust" | "rjust" | "center" => pad(text, method, args)?,
+        _ => return Ok(None),
+    }))
+}
+
+fn split(text: &str, separator: Option<&str>, limit: Option<usize>, from_right: bool) -> Result<Value, Error> {
+    let limit = limit.unwrap_or(usize::MAX);
+    let mut parts: Vec<&str> = match separator {
+        Some("") => return Err(Error::new(ErrorKind::InvalidOperation, "split: empty separator")),
+        Some(separator) if from_right => text.rsplitn(limit.saturating_add(1), separator).collect(),
+        Some(separator) => text.splitn(limit.saturating_add(1), separator).collect(),
+        None => split_space(text, limit, from_right),
+    };
+    if from_right {
+        parts.reverse();
+    }
+    Ok(parts.into_iter().map(Value::from).collect())
+}
+
+/// Splits at runs of white space, `limit` times at most; the remainder loses its white space on the outer side only.
+fn split_space(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = strip(text, None, !from_right, from_right);
+    while !rest.is_empty() {
+        let cut = if parts.len() == limit {
+            None
+        } else if from_right {
+            rest.char_indices().rev().find(|(_, character)| is_space(*character))
+        } else {
+            rest.char_indices().find(|(_, character)| is_space(*character))
+        };
+        match cut {
+            None => {
+                // What is left over keeps the white space at its far end unless it was never cut.
+                let whole = parts.len() < limit;
+                parts.push(if whole { strip(rest, None, true, true) } else { rest });
+                break;
+            }
+            Some((at, space)) if from_right => {
+                parts.push(&rest[at + space.len_utf8()..]);
+                rest = strip(&rest[..at], None, false, true);
+            }
+            Some((at, _)) => {
+                parts.push(&rest[..at]);
+                rest = strip(&rest[at..], None, true, false);
+            }
+        }
+    }
+    parts
+}
+
+fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Error> {
+    if separator.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "partition: empty separator"));
+    }
+    let cut = if from_right { text.rsplit_once(separator) } else { text.split_once(separator) };
+    let parts = match cut {
+        Some((before, after)) => [before, separator, after],
+        None if from_right => ["", "", text],
+        None => [text, "", ""],
+    };
+    Ok(Value::from(minijinja::value::Tuple::from(parts.map(Value::from))))
+}
+
+/// Positions are in characters, as everything is in Python.
+fn find(text: &str, what: &str, start: Option<i64>, end: Option<i64>, method: &str) -> Result<Value, Error> {
+    let count = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    let bound = |position: i64| if position < 0 { (position + count).max(0) } else { position };
+    let (start, end) = (bound(start.unwrap_or(0)), bound(end.unwrap_or(count)).min(count));
+    let found = if start > end {
+        None
+    } else {
+        let byte_at = |position: i64| {
+            let position = usize::try_from(position).unwrap_or(usize::MAX);
+            text.char_indices().nth(position).map_or(text.len(), |(at, _)| at)
+        };
+        let window = &text[byte_at(start)..byte_at(end)];
+        let at = if method.starts_with('r') { window.rfind(what) } else { window.find(what) };
+        at.map(|at| start + i64::try_from(window[..at].chars().count()).unwrap_or(0))
+    };
+    match found {
+        Some(position) => Ok(Value::from(position)),
+        None if method.ends_with("find") => Ok(Value::from(-1)),
+        None => Err(Error::new(ErrorKind::InvalidOperation, format!("{method}: substring not found"))),
+    }
+}
+
+fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (width, fill): (i64, Option<char>) = from_args(args)?;
+    let length = text.chars().count();
+    let width = usize::try_from(width).unwrap_or(0);
+    if width > 65536 {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("{method}: a width of {width} is too large")));
+    }
+    let missing = width.saturating_sub(length);
+    let fill = |count: usize, default: char| fill.unwrap_or(default).to_string().repeat(count);
+    Ok(Value::from(match method {
+        "zfill" => {
+            let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+            format!("{}{}{digits}", &text[..text.len() - digits.len()], "0".repeat(missing))
+        }
+        "ljust" => format!("{text}{}", fill(missing, ' ')),
+        "rjust" => format!("{}{text}", fill(missing, ' ')),
+        _ => {
+            // CPython puts the odd character to the left when the width is odd.
+            let left = missing / 2 + (missing & width & 1);
+            format!("{}{text}{}", fill(left, ' '), fill(missing - left, ' '))
+        }
+    }))
+}
