@@ -4,7 +4,6 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +19,20 @@ namespace tandem::model {
 
 enum class TensorType { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
 
+/// "BF16", "Q4_K": the name the file formats use.
+std::string_view tensor_type_name(TensorType type);
+/// Values in one storage block (1, 32 or 256), and its bytes.
+std::int64_t tensor_block_values(TensorType type);
+std::size_t tensor_block_bytes(TensorType type);
+
+/// Rows that are not in a file: the weight generator.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  /// Thread-safe.
+  virtual void read_row(std::int64_t row, std::int64_t cols, float* out) const = 0;
+};
+
 /// A tensor [rows, cols] (a vector has rows = 1), row by row as float.
 struct TensorView {
   TensorType type = TensorType::kF32;
@@ -27,6 +40,10 @@ struct TensorView {
   std::int64_t cols = 0;
   const std::byte* data = nullptr;  ///< may be unaligned
   std::size_t bytes = 0;
+  /// Head dimension if the rows (of a vector: the values) of each head are stored interleaved, as in GGUF Llama files:
+  /// read_row takes Hugging Face's order and looks up the stored one. 0: stored in order.
+  std::int32_t interleaved_head_dim = 0;
+  std::shared_ptr<const RowSource> source;  ///< if set, rows come from here and `data` is null
   /// Writes row `row` (cols floats), dequantised. Thread-safe.
   void read_row(std::int64_t row, float* out) const;
 };
@@ -38,7 +55,8 @@ struct GenerationDefaults {
   std::vector<std::int32_t> eos_token_ids;
 };
 
-/// Where the tokenizer is: a tokenizer.json, or the vocabulary of a GGUF file. Plain data: `text` builds it (app joins them).
+/// Where the tokenizer is: a tokenizer.json, or the vocabulary of a GGUF file. Plain data: `text` builds it (app joins
+/// them).
 struct TokenizerSource {
   std::string tokenizer_json_path;  ///< empty if the vocabulary below is to be used
   std::string gguf_model;           ///< tokenizer.ggml.model, "gpt2" for byte-level BPE

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,13 +19,16 @@ struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
   double factor = 1.0;
-  double low_freq_factor = 1.0;   ///< llama3
-  double high_freq_factor = 4.0;  ///< llama3
+  double low_freq_factor = 1.0;            ///< llama3
+  double high_freq_factor = 4.0;           ///< llama3
   std::int64_t original_max_position = 0;  ///< llama3, yarn
-  double beta_fast = 32.0;        ///< yarn
+  double beta_fast = 32.0;                 ///< yarn
   double beta_slow = 1.0;
   bool truncate = true;
-  double attention_factor = 1.0;  ///< multiplies cos and sin
+  double extrapolation_factor = 1.0;  ///< yarn: weight of the uninterpolated frequencies
+  double attention_factor = 1.0;      ///< multiplies cos and sin
+  /// From a GGUF file's rope_freqs.weight: pair i turns at f_i / factor. Empty, or one a pair.
+  std::vector<float> frequency_factors;
 };
 
 struct ModelConfig {
@@ -50,13 +52,21 @@ struct ModelConfig {
   std::int64_t max_position_embeddings = 0;
   /// The longest context the checkpoint allows: max_position_embeddings, or original * factor with YaRN.
   std::int64_t max_context = 0;
-  std::string dtype = "bfloat16";         ///< the checkpoint's own
+  std::string dtype = "bfloat16";           ///< the checkpoint's own
   std::vector<std::int32_t> eos_token_ids;  ///< from config.json or GGUF
   std::optional<std::int32_t> bos_token_id;
 };
 
 /// Reads a parsed config.json with `overrides` (--hf-overrides, may be empty) merged over it.
 Result<ModelConfig> parse_config(const boost::json::object& config, const boost::json::object& overrides);
+
+/// Lowers max_context to what tokenizer_config.json's model_max_length allows. YaRN's limit stands as it is (as in
+/// vLLM).
+void limit_context(ModelConfig& config, double model_max_length);
+
+/// `overrides` merged into `base`, objects member by member. A RoPE object that names its type replaces the old one
+/// whole (but keeps rope_theta): the settings of one RoPE type mean nothing to another.
+boost::json::object merge_overrides(const boost::json::object& base, const boost::json::object& overrides);
 
 /// f'_i of every pair, without the attention factor. Length head_dim / 2.
 std::vector<double> rope_frequencies(const RopeConfig& rope, std::int32_t head_dim);

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of Llama, Qwen2 and Qwen3 (spec: model_formats.md 1.3). The residual stream is float32; every
+// rounding to BF16 or int8 happens inside a linear layer, on its input, so that splitting or joining calls changes
+// nothing.
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/float16.h"
+#include "model/model.h"
+#include "model/rope.h"
+#include "model/weights.h"
+
+namespace tandem::model {
+namespace {
+
+/// Rows that go through an MLP at once: bounds its scratch, and is far above what a GEMM needs to be busy.
+constexpr std::int64_t kMlpRows = 1024;
+constexpr std::int64_t kMaxRopeBytes = std::int64_t{8} << 30;
+/// Below this much work, waking the other threads costs more than it saves.
+constexpr std::int64_t kInlineElements = 32 * 1024;
+
+/// Float scratch that only grows, so that a steady stream of passes allocates nothing.
+class Scratch {
+ public:
+  float* get(std::int64_t rows, std::int64_t cols) {
+    const auto size = static_cast<std::size_t>(rows * cols);
+    if (size > size_) {
+      const std::size_t bytes = (size * sizeof(float) + 63) / 64 * 64;
+      data_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+      TANDEM_ASSERT(data_ != nullptr, "out of memory for activations");
+      size_ = size;
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(float* data) const { std::free(data); }
+  };
+  std::unique_ptr<float, Free> data_;
+  std::size_t size_ = 0;
+};
+
+class Transformer : public Model {
+ public:
+  Transformer(const ModelConfig& config, const ModelOptions& options, const kernels::Ops& ops,
+              kernels::ThreadTeam& team, ModelWeights weights, RopeTables rope, std::string fingerprint)
+      : config_(config),
+        options_(options),
+        ops_(ops),
+        team_(team),
+        weights_(std::move(weights)),
+        rope_(std::move(rope)),
+        fingerprint_(std::move(fingerprint)),
+        q_size_(static_cast<std::int64_t>(config.num_heads) * config.head_dim),
+        kv_size_(static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim),
+        round_embedding_(options.compute != ComputeType::kFloat32 && !options.float32_rest) {}
+
+  const ModelConfig& config() const override { return config_; }
+  std::size_t weight_bytes() const override { return weights_.bytes; }
+
+  kv::Layout kv_layout(std::int32_t block_size, std::int32_t num_blocks) const override {
+    kv::Layout layout;
+    layout.num_layers = config_.num_layers;
+    layout.num_blocks = num_blocks;
+    layout.block_size = block_size;
+    layout.total_kv_heads = config_.num_kv_heads;
+    layout.num_kv_heads = config_.num_kv_heads;
+    layout.head_dim = config_.head_dim;
+    layout.element = options_.compute == ComputeType::kFloat32 ? kv::ElementType::kF32 : kv::ElementType::kBf16;
+    layout.fingerprint = fingerprint_;
+    return layout;
+  }
+
+  void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits) override {
+    plan(sequences, cache.layout());
+    if (num_rows_ == 0) return;
+    TANDEM_ASSERT(logits.size() >= wanted_rows_.size() * static_cast<std::size_t>(config_.vocab_size),
+                  "the logits buffer is too small for the rows asked for");
+    float* x = x_.get(num_rows_, config_.hidden_size);
+    embed(sequences, x);
+    for (std::int32_t layer = 0; layer + 1 < config_.num_layers; ++layer) {
+      const float* attended = attention(layer, x, sequences_, cache);
+      finish_layer(layer, x, attended, num_rows_);
+    }
+    finish(x, cache, logits.data());
+  }
+
+ private:
+  // Fills sequences_, wanted_sequences_, wanted_rows_ and positions_.
+  void plan(std::span<const SequenceInput> inputs, const kv::Layout& layout) {
+    TANDEM_ASSERT(layout.fingerprint == fingerprint_, "the KV cache was made for another model");
+    sequences_.clear();
+    wanted_sequences_.clear();
+    wanted_rows_.clear();
+    positions_.clear();
+    num_rows_ = 0;
+    for (const SequenceInput& input : inputs) {
+      const auto count = static_cast<std::int64_t>(input.tokens.size());
+      const std::int64_t end = input.first_position + count;
+      TANDEM_ASSERT(count > 0 && input.first_position >= 0, "a sequence in a forward pass needs tokens");
+      TANDEM_ASSERT(end <= max_positions(), "a position is past the longest context");
+      TANDEM_ASSERT(static_cast<std::int64_t>(input.block_table.size()) * layout.block_size >= end,
+                    "the block table does not cover the tokens");
+      sequences_.push_back({num_rows_, count, input.first_position, input.block_table});
+      const std::int64_t wanted = input.logits == LogitsOf::kAll ? count : input.logits == LogitsOf::kLast ? 1 : 0;
+      if (wanted > 0)
+        wanted_sequences_.push_back({num_rows_ + count - wanted, wanted, end - wanted, input.block_table});
+      for (std::int64_t i = count - wanted; i < count; ++i) wanted_rows_.push_back(num_rows_ + i);
+      for (std::int64_t i = 0; i < count; ++i)
+        positions_.push_back(static_cast<std::int32_t>(input.first_position + i));
+      num_rows_ += count;
+    }
+  }
+
+  std::int64_t max_positions() const {
+    return static_cast<std::int64_t>(rope_.cos.size()) / std::max(config_.head_dim / 2, 1);
+  }
+
+  void embed(std::span<const SequenceInput> inputs, float* x) {
+    tokens_.clear();
+    for (const SequenceInput& input : inputs)
+      for (const std::int32_t token : input.tokens) {
+        TANDEM_ASSERT(token >= 0 && token < config_.vocab_size, "a token id is outside the vocabulary");
+        tokens_.push_back(token);
+      }
+    const std::int64_t hidden = config_.hidden_size;
+    const auto rows = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        float* out = x + row * hidden;
+        weights_.embedding.read_row(tokens_[static_cast<std::size_t>(row)], out);
+        if (round_embedding_)
+          for (std::int64_t i = 0; i < hidden; ++i) out[i] = to_float(to_bf16(out[i]));
+      }
+    };
+    if (num_rows_ * hidden < kInlineElements) return rows(0, num_rows_);
+    team_.run([&](int thread) { rows(num_rows_ * thread / team_.size(), num_rows_ * (thread + 1) / team_.size()); });
+  }
+
+  kernels::PagedKv paged(std::int32_t layer, kv::CacheMemory& cache) const {
+    const kv::Layout& layout = cache.layout();
+    kernels::PagedKv view;
+    view.data = cache.data() + layout.offset(layer, 0, 0, 0, 0);
+    view.block_stride = layout.block_bytes();
+    view.kv_stride = layout.kv_bytes();
+    view.head_stride = layout.head_bytes();
+    view.block_size = layout.block_size;
+    view.num_kv_heads = layout.num_kv_heads;
+    view.head_dim = layout.head_dim;
+    view.type = layout.element == kv::ElementType::kF32 ? kernels::KvType::kF32 : kernels::KvType::kBf16;
+    return view;
+  }
+
+  // Projects all rows, writes their KV, and attends for the rows of `queries` (into the same rows of the result).
+  const float* attention(std::int32_t layer, const float* x, std::span<const kernels::AttentionSequence> queries,
+                         kv::CacheMemory& cache) {
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t width = q_size_ + 2 * kv_size_;
+    float* normed = normed_.get(num_rows_, hidden);
+    float* qkv = qkv_.get(num_rows_, width);
+    ops_.rms_norm(team_, x, hidden, weights.input_norm.data(), config_.rms_norm_eps, num_rows_, hidden, normed, hidden);
+    ops_.linear(team_, *weights.qkv, normed, hidden, num_rows_, qkv, width, kernels::Epilogue::kStore);
+    float* k = qkv + q_size_;
+    if (config_.qk_norm) {
+      head_norm(qkv, width, config_.num_heads, weights.q_norm.data());
+      head_norm(k, width, config_.num_kv_heads, weights.k_norm.data());
+    }
+    // q and k stand side by side: one call turns both.
+    ops_.rope(team_, qkv, width, num_rows_, config_.num_heads + config_.num_kv_heads, config_.head_dim,
+              positions_.data(), rope_.cos.data(), rope_.sin.data());
+    const kernels::PagedKv view = paged(layer, cache);
+    ops_.store_kv(team_, sequences_, k, width, k + kv_size_, width, view);
+    float* attended = attended_.get(num_rows_, q_size_);
+    if (queries.empty()) return attended;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
+    ops_.attention(team_, queries, qkv, width, config_.num_heads, scale, view, attended, q_size_);
+    return attended;
+  }
+
+  // RMS norm of each head. Heads are contiguous within a row, rows are apart: take whichever way needs fewer calls.
+  void head_norm(float* x, std::int64_t stride, std::int64_t heads, const float* weight) {
+    const std::int64_t dim = config_.head_dim;
+    if (num_rows_ <= heads) {
+      for (std::int64_t row = 0; row < num_rows_; ++row)
+        ops_.rms_norm(team_, x + row * stride, dim, weight, config_.rms_norm_eps, heads, dim, x + row * stride, dim);
+    } else {
+      for (std::int64_t head = 0; head < heads; ++head)
+        ops_.rms_norm(team_, x + head * dim, stride, weight, config_.rms_norm_eps, num_rows_, dim, x + head * dim,
+                      stride);
+    }
+  }
+
+  // Output projection and MLP of `rows` rows of x.
+  void finish_layer(std::int32_t layer, float* x, const float* attended, std::int64_t rows) {
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t inner = config_.intermediate_size;
+    ops_.linear(team_, *weights.o, attended, q_size_, rows, x, hidden, kernels::Epilogue::kAdd);
+    for (std::int64_t first = 0; first < rows; first += kMlpRows) {
+      const std::int64_t count = std::min(kMlpRows, rows - first);
+      float* part = x + first * hidden;
+      float* normed = normed_.get(count, hidden);
+      float* gate_up = gate_up_.get(count, 2 * inner);
+      float* activated = activated_.get(count, inner);
+      ops_.rms_norm(team_, part, hidden, weights.post_attention_norm.data(), config_.rms_norm_eps, count, hidden,
+                    normed, hidden);
+      ops_.linear(team_, *weights.gate_up, normed, hidden, count, gate_up, 2 * inner, kernels::Epilogue::kStore);
+      ops_.silu_mul(team_, gate_up, count, inner, activated);
+      ops_.linear(team_, *weights.down, activated, inner, count, part, hidden, kernels::Epilogue::kAdd);
+    }
+  }
+
+  // Last layer and head. Past the last KV write, only the rows whose logits are wanted matter to anyone.
+  void finish(float* x, kv::CacheMemory& cache, float* logits) {
+    const std::int32_t last = config_.num_layers - 1;
+    attention(last, x, wanted_sequences_, cache);
+    if (wanted_rows_.empty()) return;
+    const std::int64_t hidden = config_.hidden_size;
+    const auto rows = static_cast<std::int64_t>(wanted_rows_.size());
+    float* attended = attended_.get(num_rows_, q_size_);
+    compact(x, hidden);
+    compact(attended, q_size_);
+    finish_layer(last, x, attended, rows);
+    float* normed = normed_.get(rows, hidden);
+    ops_.rms_norm(team_, x, hidden, weights_.final_norm.data(), config_.rms_norm_eps, rows, hidden, normed, hidden);
+    ops_.linear(team_, *weights_.head, normed, hidden, rows, logits, config_.vocab_size, kernels::Epilogue::kStore);
+  }
+
+  // Moves the wanted rows to the front; they ascend, so a row is never overwritten before it is read.
+  void compact(float* data, std::int64_t cols) const {
+    for (std::size_t i = 0; i < wanted_rows_.size(); ++i)
+      if (wanted_rows_[i] != static_cast<std::int64_t>(i))
+        std::memcpy(data + static_cast<std::int64_t>(i) * cols, data + wanted_rows_[i] * cols,
+                    static_cast<std::size_t>(cols) * sizeof(float));
+  }
+
+  const ModelConfig config_;
+  const ModelOptions options_;
+  const kernels::Ops& ops_;
+  kernels::ThreadTeam& team_;
+  const ModelWeights weights_;
+  const RopeTables rope_;
+  const std::string fingerprint_;
+  const std::int64_t q_size_;
+  const std::int64_t kv_size_;
+  const bool round_embedding_;
+
+  // The pass in work.
+  std::int64_t num_rows_ = 0;
+  std::vector<kernels::AttentionSequence> sequences_;
+  std::vector<kernels::AttentionSequence> wanted_sequences_;  ///< the same, cut to the rows whose logits are wanted
+  std::vector<std::int64_t> wanted_rows_;
+  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> tokens_;
+  Scratch x_;          ///< [rows, H], the residual stream
+  Scratch normed_;     ///< [rows, H]
+  Scratch qkv_;        ///< [rows, q | k | v]
+  Scratch attended_;   ///< [rows, nh * head_dim]
+  Scratch gate_up_;    ///< [kMlpRows, 2 I]
+  Scratch activated_;  ///< [kMlpRows, I]
+};
+
+std::string model_fingerprint(const Checkpoint& checkpoint, const ModelOptions& options) {
+  const std::string text = fmt::format("{} {} {} {}", checkpoint.fingerprint(), compute_name(options.compute),
+                                       options.float32_rest ? "float32" : "bfloat16",
+                                       rope_identity(checkpoint.config().rope, checkpoint.config().head_dim));
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{}/{}/{:016x}{:016x}", checkpoint.config().architecture, compute_name(options.compute),
+                     hash.high64, hash.low64);
+}
+
+}  // namespace
+
+std::string_view compute_name(ComputeType type) {
+  switch (type) {
+    case ComputeType::kFloat32:
+      return "float32";
+    case ComputeType::kBf16:
+      return "bfloat16";
+    case ComputeType::kW8A8:
+      return "w8a8";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<Model>> Model::load(const Checkpoint& checkpoint, const ModelOptions& options,
+                                           kernels::ThreadTeam& team, const std::function<void(double)>& progress) {
+  const ModelConfig& config = checkpoint.config();
+  TANDEM_ASSIGN(const kernels::Ops* const ops, kernels::ops_for(options.isa));
+  const std::int64_t positions = options.max_positions > 0 ? options.max_positions : config.max_context;
+  if (positions < 1 || positions > kMaxRopeBytes / (4 * config.head_dim))
+    return Status(Code::kInvalidArgument,
+                  fmt::format("a context of {} tokens needs RoPE tables above {} GiB; lower --max-model-len", positions,
+                              kMaxRopeBytes >> 30));
+  TANDEM_ASSIGN(ModelWeights weights, load_weights(checkpoint, options, *ops, team, progress));
+  RopeTables rope = make_rope_tables(config.rope, config.head_dim, positions, team);
+  return std::unique_ptr<Model>(std::make_unique<Transformer>(config, options, *ops, team, std::move(weights),
+                                                              std::move(rope), model_fingerprint(checkpoint, options)));
+}
+
+}  // namespace tandem::model
