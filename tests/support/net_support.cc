@@ -122,6 +122,109 @@ std::string RawClient::read_response() {
   return out;
 }
 
+const std::string ScriptedPeer::kClose("\x01");
+const std::string ScriptedPeer::kReadAndClose("\x01");
+const std::string ScriptedPeer::kPause("\x02");
+const std::string ScriptedPeer::kHang("\x03");
+const std::string ScriptedPeer::kDrip("\x04");
+
+ScriptedPeer::ScriptedPeer(std::vector<std::vector<std::string>> scripts)
+    : listener_(::socket(AF_INET, SOCK_STREAM, 0)), scripts_(std::move(scripts)) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener_, 16) != 0 ||
+      ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw std::runtime_error("the scripted peer cannot listen");
+  }
+  port_ = ntohs(address.sin_port);
+  thread_ = std::thread([this] {
+    std::size_t next = 0;
+    while (!stopping_) {
+      pollfd poll_for{listener_, POLLIN, 0};
+      if (::poll(&poll_for, 1, 20) <= 0) continue;
+      const int fd = ::accept(listener_, nullptr, nullptr);
+      if (fd < 0) continue;
+      const int on = 1;
+      ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      ++num_connections_;
+      if (next < scripts_.size()) serve(fd, scripts_[next++]);
+      ::close(fd);
+      ++num_closed_;
+    }
+  });
+}
+
+ScriptedPeer::~ScriptedPeer() {
+  stopping_ = true;
+  thread_.join();
+  ::close(listener_);
+}
+
+std::vector<std::string> ScriptedPeer::requests() const {
+  const std::lock_guard lock(mutex_);
+  return requests_;
+}
+
+void ScriptedPeer::serve(int fd, const std::vector<std::string>& script) {
+  std::string input;
+  const auto whole_request = [&input]() -> std::size_t {
+    const auto end = input.find("\r\n\r\n");
+    if (end == std::string::npos) return 0;
+    const auto size = end + 4 + header_length(input.substr(0, end + 2));
+    return input.size() >= size ? size : 0;
+  };
+  for (const auto& answer : script) {
+    std::size_t size = 0;
+    while ((size = whole_request()) == 0) {
+      if (stopping_) return;
+      pollfd poll_for{fd, POLLIN, 0};
+      if (::poll(&poll_for, 1, 20) <= 0) continue;
+      char chunk[4096];
+      const auto got = ::recv(fd, chunk, sizeof(chunk), 0);
+      if (got <= 0) return;
+      input.append(chunk, static_cast<std::size_t>(got));
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      requests_.push_back(input.substr(0, size));
+    }
+    input.erase(0, size);
+    if (!send_answer(fd, answer)) return;
+  }
+  wait_for_close(fd, false);
+}
+
+bool ScriptedPeer::send_answer(int fd, std::string_view answer) {
+  while (!answer.empty()) {
+    const auto plain = answer.substr(0, answer.find_first_of("\x01\x02\x03\x04"));
+    if (!plain.empty() && ::send(fd, plain.data(), plain.size(), MSG_NOSIGNAL) <= 0) return false;
+    answer.remove_prefix(plain.size());
+    if (answer.empty()) break;
+    const char mark = answer.front();
+    answer.remove_prefix(1);
+    if (mark == '\x01') return false;
+    if (mark == '\x02') std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    if (mark == '\x03' || mark == '\x04') {
+      ++num_hanging_;
+      wait_for_close(fd, mark == '\x04');
+      return false;
+    }
+  }
+  return true;
+}
+
+void ScriptedPeer::wait_for_close(int fd, bool drip) {
+  while (!stopping_) {
+    if (drip && ::send(fd, ".", 1, MSG_NOSIGNAL) <= 0) return;
+    pollfd poll_for{fd, POLLIN, 0};
+    if (::poll(&poll_for, 1, 50) <= 0) continue;
+    char chunk[4096];
+    if (::recv(fd, chunk, sizeof(chunk), 0) <= 0) return;
+  }
+}
+
 std::string post_text(std::string_view path, std::string_view body, std::string_view extra_headers) {
   std::string out = "POST " + std::string(path) + " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n";
   out += extra_headers;

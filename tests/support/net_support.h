@@ -3,6 +3,7 @@
 // that well-behaved HTTP libraries do not.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -11,9 +12,11 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "net/http_server.h"
 
@@ -98,6 +101,44 @@ class RawClient {
   int fd_ = -1;
   bool peer_closed_ = false;
   std::string buffer_;
+};
+
+/// A server that plays one script per accepted connection. A script is a list of answers: each is sent after one whole
+/// request was read. Marks inside an answer make it stop, close or wait.
+class ScriptedPeer {
+ public:
+  static const std::string kClose;         ///< close the connection here
+  static const std::string kReadAndClose;  ///< as a whole answer: read a request, then close
+  static const std::string kPause;         ///< 30 ms, so that what follows is a segment of its own
+  static const std::string kHang;          ///< say nothing until the client closes
+  static const std::string kDrip;          ///< one byte every 50 ms until the client closes
+
+  explicit ScriptedPeer(std::vector<std::vector<std::string>> scripts);
+  ~ScriptedPeer();
+  ScriptedPeer(const ScriptedPeer&) = delete;
+  ScriptedPeer& operator=(const ScriptedPeer&) = delete;
+
+  std::uint16_t port() const { return port_; }
+  int num_connections() const { return num_connections_; }
+  int num_closed() const { return num_closed_; }
+  int num_hanging() const { return num_hanging_; }
+  std::vector<std::string> requests() const;
+
+ private:
+  void serve(int fd, const std::vector<std::string>& script);
+  bool send_answer(int fd, std::string_view answer);
+  void wait_for_close(int fd, bool drip);
+
+  int listener_ = -1;
+  std::uint16_t port_ = 0;
+  std::vector<std::vector<std::string>> scripts_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> num_connections_{0};
+  std::atomic<int> num_closed_{0};
+  std::atomic<int> num_hanging_{0};
+  mutable std::mutex mutex_;
+  std::vector<std::string> requests_;
+  std::thread thread_;
 };
 
 /// "POST path" with a JSON body, ready to be sent raw.
