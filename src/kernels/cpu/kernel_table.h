@@ -87,7 +87,8 @@ struct KernelTable {
   void (*finish_state)(const float* state, int head_dim, bool kv_bf16, float* out);
 };
 
-inline constexpr int padded_dim(int head_dim) { return (head_dim + 31) / 32 * 32; }
+// Of internal linkage, as everything here that has code: each file keeps its own instructions.
+[[maybe_unused]] static inline int padded_dim(int head_dim) { return (head_dim + 31) / 32 * 32; }
 
 const KernelTable& portable_table();
 #if defined(__x86_64__)
