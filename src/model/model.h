@@ -28,7 +28,8 @@ struct ModelOptions {
   kernels::Isa isa = kernels::Isa::kPortable;
   /// Positions for which RoPE tables are made: the instance's max_model_len.
   std::int64_t max_positions = 0;
-  /// Weights that W8A8 leaves in float, as the golden W8A8 values want them; BF16 otherwise.
+  /// What W8A8 does not quantise (embedding, lm_head, KV) in float32, as the golden W8A8 values want it; BF16
+  /// otherwise.
   bool float32_rest = false;
 };
 
@@ -52,7 +53,7 @@ class Model {
 
   virtual const ModelConfig& config() const = 0;
   virtual std::size_t weight_bytes() const = 0;
-  /// Geometry for this model's KV (BF16, or F32 for ComputeType::kFloat32), fingerprint filled in.
+  /// Geometry for this model's KV (BF16, or F32 for ComputeType::kFloat32 and float32_rest), fingerprint filled in.
   virtual kv::Layout kv_layout(std::int32_t block_size, std::int32_t num_blocks) const = 0;
   /// Runs one pass: writes the tokens' KV and, for the rows asked for in order of the sequences, logits
   /// [rows, vocab_size] (float32). `logits` must have room for them. One caller at a time.

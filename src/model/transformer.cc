@@ -62,7 +62,7 @@ class Transformer : public Model {
         fingerprint_(std::move(fingerprint)),
         q_size_(static_cast<std::int64_t>(config.num_heads) * config.head_dim),
         kv_size_(static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim),
-        round_embedding_(options.compute != ComputeType::kFloat32 && !options.float32_rest) {}
+        bf16_rest_(options.compute != ComputeType::kFloat32 && !options.float32_rest) {}
 
   const ModelConfig& config() const override { return config_; }
   std::size_t weight_bytes() const override { return weights_.bytes; }
@@ -75,7 +75,7 @@ class Transformer : public Model {
     layout.total_kv_heads = config_.num_kv_heads;
     layout.num_kv_heads = config_.num_kv_heads;
     layout.head_dim = config_.head_dim;
-    layout.element = options_.compute == ComputeType::kFloat32 ? kv::ElementType::kF32 : kv::ElementType::kBf16;
+    layout.element = bf16_rest_ ? kv::ElementType::kBf16 : kv::ElementType::kF32;
     layout.fingerprint = fingerprint_;
     return layout;
   }
@@ -137,7 +137,7 @@ class Transformer : public Model {
       for (std::int64_t row = begin; row < end; ++row) {
         float* out = x + row * hidden;
         weights_.embedding.read_row(tokens_[static_cast<std::size_t>(row)], out);
-        if (round_embedding_)
+        if (bf16_rest_)
           for (std::int64_t i = 0; i < hidden; ++i) out[i] = to_float(to_bf16(out[i]));
       }
     };
@@ -252,7 +252,7 @@ class Transformer : public Model {
   const std::string fingerprint_;
   const std::int64_t q_size_;
   const std::int64_t kv_size_;
-  const bool round_embedding_;
+  const bool bf16_rest_;
 
   // The pass in work.
   std::int64_t num_rows_ = 0;
