@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An instance's brain: requests, scheduler, blocks, connectors' scheduler side, detokenising. One thread owns all state;
-// the functions here post to its bounded queue. docs/architecture.md, "The engine thread".
+// An instance's brain: requests, scheduler, blocks, connectors' scheduler side, detokenising. One thread owns all
+// state; the functions here post to its bounded queue. docs/architecture.md, "The engine thread".
 #pragma once
 
 #include <chrono>
@@ -33,8 +33,10 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
-  std::int32_t max_waiting = 4096;                ///< over it: resource_exhausted
-  std::vector<std::int32_t> eos_token_ids;        ///< the first is the primary one (stop_reason null)
+  std::int32_t max_waiting = 4096;          ///< over it: resource_exhausted
+  std::vector<std::int32_t> eos_token_ids;  ///< the first is the primary one (stop_reason null)
+  /// A step that takes longer makes healthy() false until it ends: alive is who makes progress.
+  std::chrono::seconds step_timeout{300};
 };
 
 struct GenerationRequest {
@@ -43,7 +45,8 @@ struct GenerationRequest {
   std::shared_ptr<const worker::SamplingParams> sampling;
   std::int32_t priority = 0;  ///< lower first
   std::string cache_salt;
-  bool remote_decode = false;                    ///< P: keep the KV under a lease and hand it over
+  std::int32_t num_choices = 1;                      ///< n of the client request that this belongs to; for metrics
+  bool remote_decode = false;                        ///< P: keep the KV under a lease and hand it over
   std::optional<transfer::Handover> remote_prefill;  ///< D: fetch the KV. Several requests (n > 1) may share one.
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
 };
@@ -61,15 +64,15 @@ struct RequestTimes {
 
 /// One step's news of one request.
 struct Output {
-  std::vector<std::int32_t> tokens;   ///< normally one
-  std::string text;                   ///< newly complete text, held back for stop strings
+  std::vector<std::int32_t> tokens;                         ///< normally one
+  std::string text;                                         ///< newly complete text, held back for stop strings
   std::vector<std::vector<worker::TokenLogprob>> logprobs;  ///< one list a token, if asked for
-  std::optional<FinishReason> finish; ///< set in the last output
+  std::optional<FinishReason> finish;                       ///< set in the last output
   std::variant<std::monostate, std::int32_t, std::string> stop_reason;
-  Status error;                       ///< not ok: the request failed; the last output
+  Status error;                                ///< not ok: the request failed; the last output
   std::optional<transfer::Handover> handover;  ///< P, last output
-  std::int32_t num_cached_tokens = 0; ///< prompt tokens found in the local prefix cache at first scheduling
-  RequestTimes times;                 ///< complete in the last output
+  std::int32_t num_cached_tokens = 0;          ///< prompt tokens found in the local prefix cache at first scheduling
+  RequestTimes times;                          ///< complete in the last output
   bool last() const { return finish.has_value() || !error.ok(); }
 };
 /// Called on the engine thread, in order; the last output has last(). Must not block: post to your own executor.
@@ -79,8 +82,8 @@ using RequestHandle = std::uint64_t;
 
 struct EngineStats {
   std::int32_t num_running = 0;
-  std::int32_t num_waiting = 0;   ///< also those waiting for remote KV
-  std::int32_t num_leased = 0;    ///< finished here, blocks kept for a decoder
+  std::int32_t num_waiting = 0;  ///< also those waiting for remote KV
+  std::int32_t num_leased = 0;   ///< finished here, blocks kept for a decoder
   std::int32_t num_blocks = 0;
   std::int32_t num_free_blocks = 0;
   std::int32_t num_cached_blocks = 0;

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineCore: requests come, run in steps, and end. Hand-overs between instances are in engine_core_kv.cc, what the
+// engine tells about itself in engine_core_report.cc.
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/engine_request.h"
+
+namespace tandem::engine {
+namespace {
+
+/// The worker takes two; with one, every token is known when the next step is planned.
+constexpr std::size_t kMaxStepsInFlight = 1;
+
+SchedulerOptions scheduler_options(const EngineOptions& options, std::int32_t block_size) {
+  return {.block_size = block_size,
+          .max_num_seqs = options.max_num_seqs,
+          .max_num_batched_tokens = options.max_num_batched_tokens,
+          .long_prefill_token_threshold = options.long_prefill_token_threshold,
+          .enable_prefix_caching = options.enable_prefix_caching,
+          .policy = options.policy};
+}
+
+std::int64_t pool_tokens(const kv::Layout& layout) {
+  return static_cast<std::int64_t>(layout.num_blocks) * layout.block_size;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(const EngineOptions& options, const Environment& environment)
+    : options_(options),
+      env_(environment),
+      block_size_(environment.worker.cache().layout().block_size),
+      // A sequence alone that fills the pool ends with "length": the last token needs no KV, hence the one more.
+      max_total_tokens_(std::min(options.max_model_len, pool_tokens(environment.worker.cache().layout()) + 1)),
+      metrics_(environment.registry, options, environment.worker.cache().layout()),
+      pool_(environment.worker.cache().layout().num_blocks, environment.worker.cache().generations()),
+      scheduler_(scheduler_options(options, block_size_), pool_),
+      log_(std::make_unique<ThroughputLog>()) {
+  log_->last = env_.clock.now();
+  publish();
+}
+
+EngineCore::~EngineCore() = default;
+
+void EngineCore::handle(Command command) {
+  std::visit([this](auto&& each) { on(std::move(each)); }, std::move(command));
+}
+
+void EngineCore::on(SubmitCommand command) {
+  auto owned = std::make_unique<Request>();
+  Request& request = *owned;
+  request.handle = command.handle;
+  request.request = std::move(command.request);
+  request.sink = std::move(command.sink);
+  std::vector<std::int32_t> prompt = std::exchange(request.request.prompt, {});
+  request.num_prompt = std::ssize(prompt);
+  request.holds_remote = env_.transfer != nullptr && request.request.remote_prefill.has_value();
+  request.suppressed = ids_suppressed_before_min_tokens(*request.request.sampling, options_.eos_token_ids);
+  if (env_.tokenizer) request.text.emplace(env_.tokenizer, request.request.sampling, prompt);
+  requests_.emplace(request.handle, std::move(owned));
+  scheduler_.add({.id = request.handle,
+                  .prompt = std::move(prompt),
+                  .priority = request.request.priority,
+                  .arrival = request.request.arrival,
+                  .cache_salt = request.request.cache_salt,
+                  .remote_prefill = request.holds_remote});
+  if (stopping_) return end_aborted(request, /*by_server=*/true);
+  if (!death_.ok()) return fail(request, death_);
+  if (!request.holds_remote) return;
+  if (const Status fits = check_handover(request); !fits.ok()) {
+    drop_hold(request);
+    load_failed(request, fits);
+  }
+}
+
+void EngineCore::on(AbortCommand command) {
+  const auto found = requests_.find(command.handle);
+  if (found != requests_.end()) end_aborted(*found->second, /*by_server=*/false);
+}
+
+void EngineCore::on(const ResetPrefixCacheCommand& command) {
+  const bool done = pool_.reset_prefix_cache();
+  if (done) {
+    log::info("prefix cache reset");
+  } else {
+    log::warning("prefix cache not reset: {} blocks are in use; try again when the engine is idle", pool_.num_used());
+  }
+  command.answer->set_value(done);
+}
+
+void EngineCore::on(const StopCommand& /*command*/) {
+  stopping_ = true;
+  while (!requests_.empty()) end_aborted(*requests_.begin()->second, /*by_server=*/true);
+  if (env_.transfer == nullptr) return;
+  for (const auto& [lease, blocks] : leases_) env_.transfer->revoke(lease);
+}
+
+bool EngineCore::drained() const { return steps_.empty() && num_fetches_ == 0 && leases_.empty(); }
+
+void EngineCore::maybe_start_step() {
+  if (steps_.size() >= kMaxStepsInFlight || stopping_ || !death_.ok()) return;
+  Decision decision = scheduler_.schedule();
+  const TimePoint now = env_.clock.now();
+  for (const SequenceId id : decision.unneeded_remote) drop_hold(*requests_.at(id));
+  for (const FetchOrder& order : decision.fetches) start_fetch(order, now);
+  metrics_.preemptions.add(static_cast<double>(decision.preempted.size()));
+  for (const SequenceId id : decision.preempted) {
+    log::debug("request {} preempted: no free KV block; it will be recomputed", requests_.at(id)->request.id);
+  }
+  if (!decision.scheduled.empty()) start_step(std::move(decision));
+}
+
+void EngineCore::start_step(Decision decision) {
+  const TimePoint now = env_.clock.now();
+  auto plan = std::make_shared<worker::StepPlan>();
+  plan->step = next_step_++;
+  plan->sequences.reserve(decision.scheduled.size());
+  for (const ScheduledSequence& scheduled : decision.scheduled) {
+    Request& request = *requests_.at(scheduled.id);
+    if (request.scheduled == TimePoint{}) request.scheduled = now;
+    if (request.left_queue == TimePoint{}) request.left_queue = now;
+    plan->sequences.push_back(plan_for(scheduled, request));
+  }
+  const std::uint64_t step = plan->step;
+  steps_.push_back({step, std::move(decision.scheduled), decision.num_tokens, now});
+  env_.worker.submit(std::move(plan), [queue = env_.queue, step](Result<worker::StepResult> result) {
+    queue->push(StepEndedCommand{step, std::move(result)});
+  });
+}
+
+worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) const {
+  const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
+  const auto first = tokens.begin() + scheduled.first_position;
+  worker::SequencePlan plan;
+  plan.sequence = scheduled.id;
+  plan.tokens.assign(first, first + scheduled.num_tokens);
+  plan.first_position = scheduled.first_position;
+  plan.block_table = scheduler_.block_table(scheduled.id);
+  plan.sample = scheduled.sample;
+  plan.num_output_tokens = static_cast<std::int32_t>(request.num_output);
+  if (!scheduled.sample) return plan;
+  plan.sampling = request.request.sampling;
+  const bool below_minimum = request.num_output < request.request.sampling->min_tokens;
+  if (below_minimum) plan.suppressed = request.suppressed;
+  if (below_minimum || uses_penalties(*request.request.sampling)) {
+    plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);
+    plan.output_tokens.assign(tokens.begin() + request.num_prompt, tokens.end());
+  }
+  return plan;
+}
+
+void EngineCore::on(StepEndedCommand command) {
+  const auto found =
+      std::find_if(steps_.begin(), steps_.end(), [&](const StepInFlight& step) { return step.step == command.step; });
+  TANDEM_ASSERT(found != steps_.end(), "a worker reports every step once");
+  const StepInFlight step = std::move(*found);
+  steps_.erase(found);
+  const Status error = command.result ? check_result(step, *command.result) : command.result.error();
+  if (!error.ok()) return fail_step(step, error);
+
+  const TimePoint now = env_.clock.now();
+  metrics_.iteration_tokens.observe(step.num_tokens);
+  auto sampled = command.result->sampled.begin();
+  for (const ScheduledSequence& scheduled : step.scheduled) {
+    worker::SampledToken* token = scheduled.sample ? &*sampled++ : nullptr;
+    const auto request = requests_.find(scheduled.id);  // gone if aborted meanwhile
+    if (token != nullptr && !token->error.ok()) {
+      scheduler_.step_failed(scheduled.id);
+      if (request != requests_.end()) fail(*request->second, token->error);
+      continue;
+    }
+    scheduler_.advance(scheduled.id, scheduled.first_position + scheduled.num_tokens,
+                       token != nullptr ? std::optional(token->token) : std::nullopt);
+    if (token != nullptr && request != requests_.end()) on_token(*request->second, std::move(*token), now);
+  }
+}
+
+Status EngineCore::check_result(const StepInFlight& step, const worker::StepResult& result) const {
+  std::size_t next = 0;
+  for (const ScheduledSequence& scheduled : step.scheduled) {
+    if (!scheduled.sample) continue;
+    if (next >= result.sampled.size() || result.sampled[next].sequence != scheduled.id) {
+      return {Code::kInternal, fmt::format("step {}: the worker's result has no token for sequence {} at place {}",
+                                           step.step, scheduled.id, next)};
+    }
+    const worker::SampledToken& token = result.sampled[next++];
+    if (token.error.ok() && (token.token < 0 || token.token >= env_.worker.vocab_size())) {
+      return {Code::kInternal, fmt::format("step {}: the worker sampled id {}, the vocabulary has {} ids", step.step,
+                                           token.token, env_.worker.vocab_size())};
+    }
+  }
+  return {};
+}
+
+void EngineCore::fail_step(const StepInFlight& step, const Status& error) {
+  const bool fatal = error.scope() == Scope::kProcess || error.scope() == Scope::kDevice;
+  log::error("step {} with {} sequences failed ({} unusable): {}", step.step, step.scheduled.size(),
+             scope_name(error.scope()), error.to_string());
+  for (const ScheduledSequence& scheduled : step.scheduled) {
+    scheduler_.step_failed(scheduled.id);
+    const auto request = requests_.find(scheduled.id);
+    if (request != requests_.end()) fail(*request->second, error);
+  }
+  if (fatal) die(error);
+}
+
+void EngineCore::die(const Status& error) {
+  death_ = Status(Code::kInternal, "the engine is dead, restart it: " + error.message(), error.scope());
+  env_.snapshot->dead.store(true);
+  while (!requests_.empty()) fail(*requests_.begin()->second, death_);
+}
+
+void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePoint now) {
+  const std::int32_t token = sampled.token;
+  ++request.num_output;
+  metrics_.generation_tokens.add();
+  ++log_->generation_tokens;
+  if (request.num_output == 1) {
+    request.first_token = now;
+    note_first_token(request);
+  } else {
+    metrics_.inter_token_latency.observe(seconds(now - request.last_token));
+    metrics_.time_per_output_token.observe(seconds(now - request.last_token));
+  }
+  request.last_token = now;
+
+  auto end = finish_after_token(token, request.num_output, request.num_prompt + request.num_output, max_total_tokens_,
+                                *request.request.sampling, options_.eos_token_ids);
+  Output output;
+  output.tokens = {token};
+  output.num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
+  if (request.request.sampling->logprobs) output.logprobs.push_back(std::move(sampled.logprobs));
+  if (request.text) {
+    OutputText::Piece piece = request.text->append(token, end && end->by_token);
+    output.text = std::move(piece.text);
+    if (piece.stop_matched) {
+      end = Finish{FinishReason::kStop, std::move(*piece.stop_matched), false};
+    } else if (end) {
+      output.text += request.text->flush();
+    }
+  }
+  if (!end) return request.sink(std::move(output));
+  output.finish = end->reason;
+  output.stop_reason = std::move(end->stop_reason);
+  finish(request, std::move(output));
+}
+
+void EngineCore::finish(Request& request, Output output) {
+  record_finished(request, *output.finish, env_.clock.now());
+  output.handover = open_lease(request);
+  if (!output.handover) scheduler_.finish(request.handle);
+  send_last(request, std::move(output));
+}
+
+void EngineCore::fail(Request& request, Status error) {
+  metrics_.failed_requests.add();
+  drop_hold(request);
+  if (request.fetch) env_.transfer->cancel(*request.fetch);
+  const std::int32_t num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
+  scheduler_.finish(request.handle);
+  Output output;
+  output.error = std::move(error);
+  output.num_cached_tokens = num_cached_tokens;
+  send_last(request, std::move(output));
+}
+
+void EngineCore::end_aborted(Request& request, bool by_server) {
+  // A client that left is not a finished request; one that the server ended is.
+  if (by_server) metrics_.success(FinishReason::kAbort).add();
+  drop_hold(request);
+  if (request.fetch) env_.transfer->cancel(*request.fetch);
+  Output output;
+  output.num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
+  scheduler_.finish(request.handle);
+  if (request.text) output.text = request.text->flush();
+  output.finish = FinishReason::kAbort;
+  send_last(request, std::move(output));
+}
+
+void EngineCore::send_last(Request& request, Output output) {
+  output.times = request.times();
+  const OutputSink sink = std::move(request.sink);
+  requests_.erase(request.handle);
+  env_.snapshot->num_live.fetch_sub(1);
+  publish();  // before the sink, so that who has the last output sees the blocks back
+  sink(std::move(output));
+}
+
+}  // namespace tandem::engine

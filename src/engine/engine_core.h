@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine thread does, as a single-threaded object: it turns commands into scheduler events, carries out the
+// scheduler's decisions through worker and transfer engine, and tells every request's sink what happened. No locks, no
+// waiting; the loop around it is in engine.cc.
+//
+// Hand-overs (docs/architecture.md, "Leases"). Every hold() is answered by exactly one drop() or one fetch():
+//   submit          hold()
+//   refused, aborted or failed before its fetch; everything cached here   drop()
+//   scheduler orders a fetch                                              fetch(), which ends the hold by itself
+//   aborted while fetching   cancel(); the blocks stay allocated until the fetch reports its end
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/command_queue.h"
+#include "engine/engine_metrics.h"
+#include "engine/finish_rules.h"
+#include "engine/output_text.h"
+#include "engine/scheduler.h"
+#include "kv/block_pool.h"
+
+namespace tandem::engine {
+
+/// What other threads may read of the engine without asking it.
+struct EngineSnapshot {
+  std::atomic<std::int32_t> num_running{0}, num_waiting{0}, num_leased{0};
+  std::atomic<std::int32_t> num_free_blocks{0}, num_cached_blocks{0};
+  std::atomic<std::int32_t> num_live{0};  ///< submitted, last output not yet sent
+  std::atomic<bool> dead{false};          ///< a fatal worker error: nothing will run any more
+  std::atomic<bool> stopped{false};
+  std::atomic<TimePoint::rep> step_started{0};  ///< of the oldest step in flight; 0: none
+};
+
+class EngineCore {
+ public:
+  struct Environment {
+    worker::Worker& worker;
+    std::shared_ptr<const text::Tokenizer> tokenizer;  ///< may be nullptr
+    transfer::TransferEngine* transfer;                ///< may be nullptr
+    obs::Registry& registry;
+    const Clock& clock;
+    std::shared_ptr<CommandQueue> queue;  ///< where callbacks of other threads post to
+    std::shared_ptr<EngineSnapshot> snapshot;
+  };
+  EngineCore(const EngineOptions& options, const Environment& environment);
+  ~EngineCore();
+
+  void handle(Command command);
+  /// Starts the next step, if none is in flight and there is something to run.
+  void maybe_start_step();
+  /// Brings snapshot and gauges up to date.
+  void publish();
+  /// vLLM's line with throughput and load, every ten seconds while there is something to say.
+  void maybe_log(TimePoint now);
+  /// After StopCommand: nothing of ours is in flight any more.
+  bool drained() const;
+  bool stopping() const { return stopping_; }
+
+ private:
+  struct Request;
+  struct StepInFlight;
+  struct ThroughputLog;
+
+  void on(SubmitCommand command);
+  void on(AbortCommand command);
+  void on(const ReleaseLeaseCommand& command);
+  void on(const LeaseEndedCommand& command);
+  void on(FetchEndedCommand command);
+  void on(StepEndedCommand command);
+  void on(const ResetPrefixCacheCommand& command);
+  void on(const StopCommand& command);
+
+  // Steps (engine_core.cc).
+  worker::SequencePlan plan_for(const ScheduledSequence& scheduled, const Request& request) const;
+  void start_step(Decision decision);
+  Status check_result(const StepInFlight& step, const worker::StepResult& result) const;
+  void fail_step(const StepInFlight& step, const Status& error);
+  void on_token(Request& request, worker::SampledToken sampled, TimePoint now);
+
+  // Ends (engine_core.cc). Each sends the last output and forgets the request.
+  void finish(Request& request, Output output);
+  void fail(Request& request, Status error);
+  void end_aborted(Request& request, bool by_server);
+  void send_last(Request& request, Output output);
+  void die(const Status& error);
+
+  // Hand-overs (engine_core_kv.cc).
+  Status check_handover(const Request& request) const;
+  void load_failed(Request& request, const Status& error);
+  void start_fetch(const FetchOrder& order, TimePoint now);
+  void drop_hold(Request& request);
+  std::optional<transfer::Handover> open_lease(Request& request);
+
+  // Reports (engine_core_report.cc).
+  void note_first_token(const Request& request);
+  void record_finished(const Request& request, FinishReason reason, TimePoint now);
+  void publish_metrics();
+
+  EngineOptions options_;
+  Environment env_;
+  std::int32_t block_size_;
+  std::int64_t max_total_tokens_;  ///< of one sequence: max_model_len, or what the pool can hold
+  EngineMetrics metrics_;
+  kv::BlockPool pool_;
+  Scheduler scheduler_;
+  std::unordered_map<RequestHandle, std::unique_ptr<Request>> requests_;
+  std::vector<StepInFlight> steps_;  ///< at most kMaxStepsInFlight, oldest first
+  std::uint64_t next_step_ = 1;
+  std::int32_t num_fetches_ = 0;  ///< fetch() called, end not yet reported; also of aborted requests
+
+  struct LeaseHasher {
+    std::size_t operator()(const transfer::LeaseId& lease) const {
+      return static_cast<std::size_t>(lease.id ^ lease.incarnation);
+    }
+  };
+  std::unordered_map<transfer::LeaseId, std::vector<kv::BlockId>, LeaseHasher> leases_;
+  std::int32_t num_leased_blocks_ = 0;
+
+  Status death_;  ///< not ok: why nothing runs any more
+  bool stopping_ = false;
+  PrefixCacheCounts published_prefix_;
+  std::unique_ptr<ThroughputLog> log_;
+};
+
+}  // namespace tandem::engine

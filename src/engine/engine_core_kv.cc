@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineCore's hand-overs: a prefiller's leases on the blocks of finished prompts, a decoder's fetches.
+#include <utility>
+
+#include "base/log.h"
+#include "engine/engine_core.h"
+#include "engine/engine_request.h"
+
+namespace tandem::engine {
+
+// Prefiller.
+
+std::optional<transfer::Handover> EngineCore::open_lease(Request& request) {
+  // Only a prompt whose decoding is still to come is handed over: "stop" means that there is nothing to decode.
+  const bool wanted = request.request.remote_decode && env_.transfer != nullptr;
+  const std::int64_t num_blocks = (request.num_prompt + block_size_ - 1) / block_size_;
+  if (!wanted || stopping_) return std::nullopt;
+  const std::int32_t last_token = scheduler_.tokens(request.handle).back();
+  std::vector<kv::BlockId> blocks = scheduler_.finish_and_keep(request.handle, static_cast<std::int32_t>(num_blocks));
+  transfer::Handover handover = env_.transfer->open_lease(blocks, request.num_prompt, last_token);
+  num_leased_blocks_ += static_cast<std::int32_t>(num_blocks);
+  const bool fresh = leases_.emplace(handover.lease, std::move(blocks)).second;
+  TANDEM_ASSERT(fresh, "lease ids are unique");
+  return handover;
+}
+
+void EngineCore::on(const ReleaseLeaseCommand& command) {
+  if (env_.transfer != nullptr && leases_.contains(command.lease)) env_.transfer->revoke(command.lease);
+}
+
+void EngineCore::on(const LeaseEndedCommand& command) {
+  const auto found = leases_.find(command.lease);
+  if (found == leases_.end()) return;
+  num_leased_blocks_ -= static_cast<std::int32_t>(found->second.size());
+  pool_.release(found->second);
+  leases_.erase(found);
+  const bool expected = command.how == transfer::LeaseEnd::kDone || command.how == transfer::LeaseEnd::kDropped ||
+                        command.how == transfer::LeaseEnd::kRevoked;
+  if (!expected) {
+    log::warning("lease {:016x} ended without its KV being fetched: {}", command.lease.id,
+                 transfer::lease_end_name(command.how));
+  }
+}
+
+// Decoder.
+
+Status EngineCore::check_handover(const Request& request) const {
+  const transfer::Handover& handover = *request.request.remote_prefill;
+  const auto mismatch = [&](const std::string& what) {
+    return Status(Code::kFailedPrecondition,
+                  fmt::format("request {}: hand-over from engine {} cannot be used: {}", request.request.id,
+                              handover.engine_id, what),
+                  Scope::kTransfer);
+  };
+  if (handover.block_size != block_size_) {
+    return mismatch(fmt::format("its blocks hold {} tokens, ours {}; start both with the same --block-size",
+                                handover.block_size, block_size_));
+  }
+  if (handover.num_tokens < request.num_prompt - 1) {
+    return mismatch(
+        fmt::format("it holds the KV of {} tokens, the prompt needs {}; both instances must see the same "
+                    "prompt (model, tokenizer, chat template)",
+                    handover.num_tokens, request.num_prompt - 1));
+  }
+  const std::int64_t capacity = std::ssize(handover.blocks) * block_size_;
+  if (capacity < request.num_prompt - 1) {
+    return mismatch(fmt::format("it lists {} blocks of {} tokens, the prompt needs the KV of {} tokens",
+                                handover.blocks.size(), block_size_, request.num_prompt - 1));
+  }
+  return {};
+}
+
+void EngineCore::load_failed(Request& request, const Status& error) {
+  metrics_.load_failures.add();
+  if (options_.load_failure_policy == LoadFailurePolicy::kFail) {
+    log::error("request {} fails, its KV could not be loaded: {}", request.request.id, error.to_string());
+    return fail(request, error);
+  }
+  log::warning("request {}: its KV could not be loaded and is recomputed here: {}", request.request.id,
+               error.to_string());
+  metrics_.load_recomputes.add();
+  scheduler_.forget_remote(request.handle);
+}
+
+void EngineCore::start_fetch(const FetchOrder& order, TimePoint now) {
+  Request& request = *requests_.at(order.id);
+  TANDEM_ASSERT(request.holds_remote, "a fetch needs a hold");
+  request.holds_remote = false;  // the fetch ends it
+  request.left_queue = now;
+  request.fetch_started = now;
+  request.num_received = order.end_token - order.first_token;
+  ++num_fetches_;
+  request.fetch = env_.transfer->fetch(
+      {.source = *request.request.remote_prefill,
+       .destination = order.destination,
+       .first_token = order.first_token,
+       .end_token = order.end_token},
+      [queue = env_.queue, handle = order.id](transfer::FetchId /*fetch*/, Result<transfer::FetchStats> result) {
+        queue->push(FetchEndedCommand{handle, std::move(result)});
+      });
+}
+
+void EngineCore::on(FetchEndedCommand command) {
+  --num_fetches_;
+  const bool succeeded = command.result.has_value();
+  scheduler_.fetch_done(command.handle, succeeded);
+  const auto found = requests_.find(command.handle);
+  if (found == requests_.end()) return;  // aborted meanwhile; its blocks are free now
+  Request& request = *found->second;
+  request.fetch.reset();
+  request.fetch_ended = env_.clock.now();
+  if (succeeded) {
+    metrics_.fetch_seconds.observe(seconds(request.fetch_ended - request.fetch_started));
+    return;
+  }
+  request.num_received = 0;
+  load_failed(request, command.result.error());
+}
+
+void EngineCore::drop_hold(Request& request) {
+  if (std::exchange(request.holds_remote, false)) env_.transfer->drop(*request.request.remote_prefill);
+}
+
+}  // namespace tandem::engine
