@@ -5,9 +5,9 @@
 //! caught and becomes one too. The text of an error starts with one letter for its kind: see [`Failure`].
 
 mod content;
-mod generation;
 mod gguf;
 mod python;
+mod rewrite;
 mod template;
 mod tokenizer;
 

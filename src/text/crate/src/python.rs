@@ -17,6 +17,14 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.add_filter("trim", |value: &Value, chars: Option<String>| {
         strip(&text_of(value), chars.as_deref(), true, true).to_owned()
     });
+    environment.add_filter("int", to_int);
+    environment.add_filter("float", |value: &Value, default: Option<Value>| {
+        number_of(value).map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
+    });
+    environment.add_filter("wordcount", |value: &Value| {
+        let word = |character: char| character.is_alphanumeric() || character == '_';
+        text_of(value).split(|character| !word(character)).filter(|part| !part.is_empty()).count()
+    });
     environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
@@ -64,6 +72,43 @@ fn float_repr(number: f64) -> String {
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+/// float(value), or nothing where Python raises an error.
+fn number_of(value: &Value) -> Option<f64> {
+    match value.as_str() {
+        Some(text) => strip(text, None, true, true).replace('_', "").parse().ok(),
+        None if value.kind() == ValueKind::Bool => Some(if value.is_true() { 1.0 } else { 0.0 }),
+        None => f64::try_from(value.clone()).ok(),
+    }
+}
+
+/// Jinja's int(value, default=0, base=10): also of floats and of strings that hold one.
+fn to_int(value: &Value, default: Option<Value>, base: Option<u32>, options: Kwargs) -> Result<Value, Error> {
+    let base = base.or(options.get::<Option<u32>>("base")?).unwrap_or(10);
+    let default = default.or(options.get::<Option<Value>>("default")?).unwrap_or_else(|| Value::from(0));
+    options.assert_all_used()?;
+    if value.is_integer() {
+        return Ok(value.clone());
+    }
+    if let Some(text) = value.as_str() {
+        let text = strip(text, None, true, true).to_lowercase().replace('_', "");
+        let prefix = match base {
+            2 => "0b",
+            8 => "0o",
+            16 => "0x",
+            _ => "",
+        };
+        let digits = text.strip_prefix(prefix).unwrap_or(&text);
+        let number = (2..=36).contains(&base).then(|| i64::from_str_radix(digits, base).ok()).flatten();
+        if let Some(number) = number {
+            return Ok(Value::from(number));
+        }
+    }
+    Ok(match number_of(value) {
+        Some(number) if number.is_finite() && number.abs() < 9e18 => Value::from(number.trunc() as i64),
+        _ => default,
+    })
 }
 
 /// json.dumps(value, ensure_ascii, indent, separators, sort_keys), the signature transformers gives the filter.
@@ -238,7 +283,7 @@ fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a
 
 fn call_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match value.as_str() {
-        Some(text) if value.kind() == ValueKind::String => match string_method(text, method, args)? {
+        Some(text) if value.kind() == ValueKind::String => match string_method(state, text, method, args)? {
             Some(result) => Ok(result),
             None => pycompat::unknown_method_callback(state, value, method, args),
         },
@@ -246,6 +291,15 @@ fn call_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -
             Some(result) => Ok(result),
             None => pycompat::unknown_method_callback(state, value, method, args),
         },
+        _ if matches!(value.kind(), ValueKind::Seq) && method == "index" => {
+            let (what,): (&Value,) = from_args(args)?;
+            for (index, item) in value.try_iter()?.checked().enumerate() {
+                if item? == *what {
+                    return Ok(Value::from(index));
+                }
+            }
+            Err(Error::new(ErrorKind::InvalidOperation, "index: the value is not in the list"))
+        }
         _ => pycompat::unknown_method_callback(state, value, method, args),
     }
 }
@@ -265,7 +319,7 @@ fn map_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Valu
     }
 }
 
-fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn string_method(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let affix = |method: &str| {
         from_args::<(&str,)>(args).map(|(affix,)| match method {
             "removeprefix" => text.strip_prefix(affix).unwrap_or(text),
@@ -293,6 +347,10 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
             let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
             find(text, what, start, end, method)?
         }
+        "join" => {
+            let (items,): (&Value,) = from_args(args)?;
+            join(state, text, items)?
+        }
         "swapcase" => {
             let () = from_args(args)?;
             let swapped = |character: char| -> String {
@@ -307,6 +365,25 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
         "zfill" | "ljust" | "rjust" | "center" => pad(text, method, args)?,
         _ => return Ok(None),
     }))
+}
+
+/// As in Python only strings can be joined.
+fn join(state: &State, separator: &str, items: &Value) -> Result<Value, Error> {
+    let mut joined = String::new();
+    for (index, item) in items.try_iter()?.checked().enumerate() {
+        let item = item?;
+        let Some(text) = item.as_str() else {
+            let detail = format!("join: item {index} is of type {}, a string is expected", item.kind());
+            return Err(Error::new(ErrorKind::InvalidOperation, detail));
+        };
+        if index > 0 {
+            joined.push_str(separator);
+        }
+        joined.push_str(text);
+        // One unit for 64 bytes, as the engine counts.
+        state.consume_fuel(1 + ((separator.len() + text.len()) / 64) as u64)?;
+    }
+    Ok(Value::from(joined))
 }
 
 fn split(text: &str, separator: Option<&str>, limit: Option<usize>, from_right: bool) -> Result<Value, Error> {

@@ -6,10 +6,11 @@ use std::io;
 
 use minijinja::machinery;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Value;
+use minijinja::value::{Rest, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+use minijinja_contrib::globals;
 
-use crate::{Failure, Outcome, content, generation, python};
+use crate::{Failure, Outcome, content, python, rewrite};
 
 const NAME: &str = "chat template";
 const MAX_SOURCE_BYTES: usize = 4 << 20;
@@ -32,7 +33,7 @@ impl ChatTemplate {
                 source.len()
             )));
         }
-        let source = generation::rename_tags(source);
+        let source = rewrite::for_minijinja(source);
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
             .lstrip_blocks(true)
@@ -54,6 +55,8 @@ impl ChatTemplate {
         python::install(&mut environment);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
+        environment.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
+        environment.add_function("joiner", globals::joiner);
         environment.add_template_owned(NAME, source).map_err(|error| describe(&error))?;
         Ok(ChatTemplate { environment, wants_content_parts })
     }

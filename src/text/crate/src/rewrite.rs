@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `{% generation %}`: transformers' own tag, which marks the assistant's text for training and otherwise renders its
-//! body in a scope of its own. It is renamed to `{% with %}`, which does just that, before the template is parsed.
+//! What is changed in a template's text before minijinja parses it, tag by tag; line numbers stay:
+//!
+//! * `{% generation %}`, transformers' own tag, marks the assistant's text for training and otherwise renders its body
+//!   in a scope of its own. It becomes `{% with %}`, which does just that.
+//! * `{% raw %}` becomes `{% raw +%}`: Jinja2 does not trim the newline after it, minijinja does.
+//! * Line ends become `\n`, as in Jinja2.
 
-/// `source` with the tag renamed; line numbers stay.
-pub fn rename_tags(source: &str) -> String {
-    if !source.contains("generation") {
-        return source.to_owned();
-    }
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
+pub fn for_minijinja(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len() + 16);
+    let mut rest = source.as_str();
     let mut raw = false;
     while let Some(open) = rest.find('{') {
         let (text, tail) = rest.split_at(open);
         out.push_str(text);
-        let length = if tail.starts_with("{%") {
+        let length = if tail.starts_with("{%") && (!raw || first_word(tail) == "endraw") {
             let end = expression_end(tail, "%}");
             let (tag, word) = (&tail[..end], first_word(tail));
             match word {
-                "endraw" => raw = false,
-                "raw" => raw = true,
-                _ => {}
-            }
-            match word {
-                "generation" if !raw => out.push_str(&tag.replacen("generation", "with", 1)),
-                "endgeneration" if !raw => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+                "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
+                "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+                "raw" if tag.ends_with("%}") && !tag.ends_with("-%}") && !tag.ends_with("+%}") => {
+                    out.push_str(&tag[..end - 2]);
+                    out.push_str("+%}");
+                }
                 _ => out.push_str(tag),
             }
+            raw = word == "raw";
             rest = &tail[end..];
             continue;
         } else if tail.starts_with("{#") && !raw {
