@@ -94,12 +94,13 @@ void ClientConnection::consume(std::size_t bytes) {
 }
 
 Status ClientConnection::failure(const error_code& error) const {
+  const Scope scope = connected_ ? Scope::kTransfer : Scope::kPeer;
   if (cancelled_) return {Code::kCancelled, fmt::format("{}: cancelled while {}", peer_, step_)};
   if (timed_out_) {
-    return {Code::kDeadlineExceeded, fmt::format("{}: no progress in time while {}", peer_, step_), Scope::kPeer};
+    return {Code::kDeadlineExceeded, fmt::format("{}: no progress in time while {}", peer_, step_), scope};
   }
   const std::string why = error == asio::error::eof ? "the connection was closed" : error.message();
-  return {Code::kUnavailable, fmt::format("{}: {} while {}", peer_, why, step_), Scope::kPeer};
+  return {Code::kUnavailable, fmt::format("{}: {} while {}", peer_, why, step_), scope};
 }
 
 Task<Result<void>> ClientConnection::connect(Endpoint endpoint, TimePoint deadline) {
@@ -134,6 +135,7 @@ Task<Result<void>> ClientConnection::connect(Endpoint endpoint, TimePoint deadli
     connect_error = error;
   }
   if (connect_error || ended_by_us()) co_return failure(connect_error);
+  connected_ = true;
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);

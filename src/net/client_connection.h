@@ -52,6 +52,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   Watchdog watch_;
   Cancel::Hook cancel_hook_;
   std::shared_ptr<boost::asio::steady_timer> lookup_done_;  ///< cancelled when a name lookup ends or is given up
+  bool connected_ = false;
   bool timed_out_ = false;
   bool cancelled_ = false;
   std::string input_;

@@ -201,7 +201,7 @@ Task<Result<ResponseParser>> Client::exchange_head(std::shared_ptr<ClientConnect
         connection->consume(fed.consumed);
         if (fed.error) {
           co_return Status(Code::kUnavailable, fmt::format("{}: the answer is {}", name_, fed.error->message),
-                           Scope::kPeer);
+                           Scope::kTransfer);
         }
         if (parser.head_done()) break;
       }
@@ -210,7 +210,7 @@ Task<Result<ResponseParser>> Client::exchange_head(std::shared_ptr<ClientConnect
       if (!more) co_return more.error();
       if (!*more) {
         co_return Status(Code::kUnavailable, fmt::format("{}: the connection was closed before an answer came", name_),
-                         Scope::kPeer);
+                         Scope::kTransfer);
       }
     }
     const int status = parser.status();
@@ -224,12 +224,12 @@ Result<void> Response::parse_input() {
   connection_->consume(fed.consumed);
   if (fed.error) {
     return Status(Code::kUnavailable, fmt::format("{}: the answer is {}", client_->name(), fed.error->message),
-                  Scope::kPeer);
+                  Scope::kTransfer);
   }
   constexpr std::size_t kMostHeld = 64U << 10;  // only a chunk header or trailer can be held, and those are short
   if (fed.consumed == 0 && input.size() > kMostHeld) {
     return Status(Code::kUnavailable, fmt::format("{}: a chunk header of the answer is too long", client_->name()),
-                  Scope::kPeer);
+                  Scope::kTransfer);
   }
   return {};
 }
@@ -249,7 +249,7 @@ Task<Result<std::string>> Response::read_piece() {
     if (parser_.done()) co_return std::string();
     if (!connection_) {
       co_return Status(Code::kUnavailable, fmt::format("{}: the answer is broken already", client_->name()),
-                       Scope::kPeer);
+                       Scope::kTransfer);
     }
     if (!connection_->input().empty()) {
       if (auto parsed = parse_input(); !parsed) {
@@ -275,7 +275,7 @@ Task<Result<std::string>> Response::read_piece() {
         drop();
         co_return Status(Code::kUnavailable,
                          fmt::format("{}: the connection was closed in the middle of the answer", client_->name()),
-                         Scope::kPeer);
+                         Scope::kTransfer);
       }
     }
   }
@@ -290,7 +290,8 @@ Task<Result<std::string>> Response::read_all(std::size_t max_bytes) {
     if (body.size() + piece->size() > max_bytes) {
       drop();
       co_return Status(Code::kResourceExhausted,
-                       fmt::format("{}: the answer is longer than {} bytes", client_->name(), max_bytes), Scope::kPeer);
+                       fmt::format("{}: the answer is longer than {} bytes", client_->name(), max_bytes),
+                       Scope::kTransfer);
     }
     body += *piece;
   }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proxy/client_body.h"
+
+namespace tandem::proxy {
+namespace {
+
+// `aborted_request` is for instances of the rc2 age; others ignore it.
+constexpr std::string_view kPrefillParams =
+    R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,)"
+    R"("remote_host":null,"remote_port":null,"aborted_request":[]})";
+
+}  // namespace
+
+Result<ClientBody> ClientBody::parse(std::string_view text) {
+  ClientBody body;
+  body.num_bytes_ = text.size();
+  TANDEM_ASSIGN(body.members_, JsonMembers::parse(text));
+  body.members_.remove("kv_transfer_params");
+  return body;
+}
+
+std::string ClientBody::for_prefill() const {
+  JsonMembers members = members_;
+  members.remove("stream_options");
+  members.set("stream", "false");
+  members.set("max_tokens", "1");
+  members.set("min_tokens", "1");
+  for (const char* name : {"max_completion_tokens", "n"}) {
+    if (members.find(name)) members.set(name, "1");
+  }
+  members.set("kv_transfer_params", kPrefillParams);
+  return members.text();
+}
+
+std::string ClientBody::for_decode(std::string_view params) const {
+  if (params.empty()) return members_.text();
+  JsonMembers members = members_;
+  members.set("kv_transfer_params", params);
+  return members.text();
+}
+
+Result<std::string> kv_params_of(std::string_view prefill_answer) {
+  auto members = JsonMembers::parse(prefill_answer);
+  if (!members) return members.error().context("the prefiller's answer");
+  const auto raw = members->find("kv_transfer_params");
+  if (!raw || !raw->starts_with('{')) return std::string();
+  TANDEM_ASSIGN(const auto params, JsonMembers::parse(*raw));
+  if (params.text() == "{}") return std::string();
+  return std::string(*raw);
+}
+
+}  // namespace tandem::proxy

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a client's body goes to a prefiller and what to a decoder (pd_protocol.md 2.5, 2.6 and 4.2):
+//
+//   member                  prefiller                decoder
+//   kv_transfer_params      do_remote_decode         what the prefiller answered (a client's own is dropped)
+//   stream                  false                    as sent
+//   max_tokens, min_tokens  1                        as sent
+//   max_completion_tokens   1 if present             as sent
+//   n                       1 if present             as sent
+//   stream_options          dropped                  as sent
+//   everything else         as sent                  as sent
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "proxy/json_members.h"
+
+namespace tandem::proxy {
+
+class ClientBody {
+ public:
+  /// An error is the client's fault (400).
+  static Result<ClientBody> parse(std::string_view text);
+
+  std::string for_prefill() const;
+  /// `params`: raw JSON of the prefiller's kv_transfer_params; empty: the decoder prefills by itself.
+  std::string for_decode(std::string_view params) const;
+  bool stream() const { return members_.is_true("stream"); }
+  /// Length of what the client sent: the measure of the load scores.
+  std::size_t num_bytes() const { return num_bytes_; }
+
+ private:
+  JsonMembers members_;
+  std::size_t num_bytes_ = 0;
+};
+
+/// The raw `kv_transfer_params` of a prefiller's answer; empty if absent, null or empty. An error if the answer is not
+/// a JSON object.
+Result<std::string> kv_params_of(std::string_view prefill_answer);
+
+}  // namespace tandem::proxy

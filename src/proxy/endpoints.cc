@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proxy/endpoints.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "config/version.h"
+#include "proxy/answer_relay.h"
+#include "proxy/forwarding.h"
+#include "proxy/json_members.h"
+
+namespace tandem::proxy {
+namespace {
+
+using Context = std::shared_ptr<ProxyContext>;
+using ExchangePtr = std::shared_ptr<net::Exchange>;
+
+constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
+constexpr std::chrono::seconds kModelsTimeout{3};
+constexpr std::chrono::seconds kHealthTimeout{1};
+constexpr std::chrono::seconds kResetTimeout{30};
+constexpr std::chrono::seconds kTokenizeTimeout{30};
+constexpr std::size_t kMostBody = 64U << 20;
+
+net::ClientTimeouts within(std::chrono::milliseconds limit, const config::ProxyConfig& config) {
+  net::ClientTimeouts timeouts;
+  timeouts.connect = std::min(limit, config.connect_timeout);
+  timeouts.head = timeouts.idle = timeouts.total = limit;
+  return timeouts;
+}
+
+std::vector<std::shared_ptr<Instance>> all_instances(const ProxyContext& context) {
+  auto all = context.board.of(Role::kPrefill);
+  const auto& decoders = context.board.of(Role::kDecode);
+  all.insert(all.end(), decoders.begin(), decoders.end());
+  return all;
+}
+
+net::ClientRequest same_request(const ProxyContext& context, const net::HttpRequest& from) {
+  net::ClientRequest request(from.method, from.query.empty() ? from.path : from.path + "?" + from.query);
+  const auto id = from.headers.find("x-request-id");
+  request.headers = backend_headers(from.headers, id ? std::string(*id) : make_uuid(), context.api_key);
+  request.body = from.body;
+  return request;
+}
+
+struct WholeAnswer {
+  int status = 0;  ///< 0: none
+  net::Headers headers;
+  std::string body;
+  std::string problem;
+};
+
+net::Task<WholeAnswer> ask(std::shared_ptr<Instance> instance, net::ClientRequest request, net::ClientTimeouts timeouts,
+                           net::Cancel cancel) {
+  WholeAnswer whole;
+  auto answer = co_await instance->client->send(std::move(request), timeouts, cancel);
+  if (!answer) {
+    whole.problem = answer.error().message();
+    co_return whole;
+  }
+  whole.headers = (*answer)->headers();
+  auto body = co_await (*answer)->read_all(kMostBody);
+  if (!body) {
+    whole.problem = body.error().message();
+    co_return whole;
+  }
+  whole.status = (*answer)->status();
+  whole.body = std::move(*body);
+  if (whole.status >= 300) whole.problem = fmt::format("{}: status {}", instance->name, whole.status);
+  co_return whole;
+}
+
+/// The same request to several instances at once.
+struct FanOut {
+  explicit FanOut(const boost::asio::any_io_executor& executor) : changed(executor) {}
+  std::vector<WholeAnswer> answers;
+  std::size_t missing = 0;
+  boost::asio::steady_timer changed;
+};
+
+net::Task<void> ask_one(std::shared_ptr<FanOut> fan, std::size_t slot, std::shared_ptr<Instance> instance,
+                        net::ClientRequest request, net::ClientTimeouts timeouts) {
+  WholeAnswer answer = co_await ask(std::move(instance), std::move(request), timeouts, net::Cancel());
+  fan->answers[slot] = std::move(answer);
+  --fan->missing;
+  fan->changed.cancel();
+}
+
+net::Task<std::vector<WholeAnswer>> ask_all(Context context, std::vector<std::shared_ptr<Instance>> instances,
+                                            net::ClientRequest request, std::chrono::milliseconds limit) {
+  const auto fan = std::make_shared<FanOut>(context->executor);
+  fan->answers.resize(instances.size());
+  fan->missing = instances.size();
+  const auto timeouts = within(limit, context->config);
+  for (std::size_t i = 0; i < instances.size(); ++i) {
+    boost::asio::co_spawn(context->executor, ask_one(fan, i, instances[i], request, timeouts), boost::asio::detached);
+  }
+  while (fan->missing > 0) {  // every ask has its deadline
+    fan->changed.expires_at(TimePoint::max());
+    co_await fan->changed.async_wait(kAwait);
+  }
+  co_return std::move(fan->answers);
+}
+
+net::Task<void> models(Context context, ExchangePtr exchange) {
+  std::vector<std::string> failed;
+  net::Cancel cancel;
+  exchange->on_client_gone([cancel]() mutable { cancel.cancel(); });
+  for (const auto& instance : all_instances(*context)) {
+    net::ClientRequest request = same_request(*context, exchange->request());
+    const auto timeouts = within(kModelsTimeout, context->config);
+    auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
+    if (cancel.cancelled()) co_return;
+    if (answer.status >= 200 && answer.status < 300) {
+      co_await relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
+      co_return;
+    }
+    if (answer.status == 401 || answer.status == 403) {
+      co_await relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
+      co_return;
+    }
+    failed.push_back(json_quote(answer.problem));
+  }
+  auto response = error_response(503, "no instance answered /v1/models");
+  response.body.pop_back();
+  response.body += fmt::format(R"(,"failed":[{}]}})", fmt::join(failed, ","));
+  (void)co_await exchange->respond(std::move(response));
+}
+
+net::Task<void> healthcheck(Context context, ExchangePtr exchange) {
+  net::HttpResponse response(
+      200, "application/json",
+      fmt::format(R"({{"status":"ok","prefill_instances":{},"decode_instances":{}}})",
+                  context->board.of(Role::kPrefill).size(), context->board.of(Role::kDecode).size()));
+  (void)co_await exchange->respond(std::move(response));
+}
+
+net::Task<void> health(Context context, ExchangePtr exchange) {
+  const auto instances = all_instances(*context);
+  std::vector<WholeAnswer> answers;
+  if (!context->stopping) {
+    net::ClientRequest probe("GET", "/health");
+    answers = co_await ask_all(context, instances, std::move(probe), kHealthTimeout);
+  }
+  bool up[2] = {false, false};
+  std::vector<std::string> problems;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const bool good = answers[i].status >= 200 && answers[i].status < 300;
+    auto& role_up = up[static_cast<std::size_t>(instances[i]->role)];
+    role_up = role_up || good;
+    if (!good) problems.push_back(fmt::format("{} {}", role_name(instances[i]->role), answers[i].problem));
+  }
+  net::HttpResponse response(200, "application/json", "");
+  if (context->stopping) {
+    response = error_response(503, "the proxy is stopping");
+  } else if (!up[0] || !up[1]) {
+    response =
+        error_response(503, fmt::format("not ready, {}: {}", up[0] ? "no decoder answers" : "no prefiller answers",
+                                        fmt::join(problems, "; ")));
+  }
+  (void)co_await exchange->respond(std::move(response));
+}
+
+net::Task<void> reset_prefix_cache(Context context, ExchangePtr exchange) {
+  const auto instances = all_instances(*context);
+  net::ClientRequest request = same_request(*context, exchange->request());
+  const auto answers = co_await ask_all(context, instances, std::move(request), kResetTimeout);
+  std::vector<std::string> failed;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i].status < 200 || answers[i].status >= 300) failed.push_back(json_quote(answers[i].problem));
+  }
+  net::HttpResponse response(200, "application/json", "");
+  if (!failed.empty()) {
+    response.status = 500;
+    response.body = fmt::format(R"({{"failed":[{}]}})", fmt::join(failed, ","));
+  }
+  (void)co_await exchange->respond(std::move(response));
+}
+
+/// /tokenize and /detokenize: any instance knows; the first that answers at all is right.
+net::Task<void> any_instance(Context context, ExchangePtr exchange) {
+  std::vector<std::string> problems;
+  net::Cancel cancel;
+  exchange->on_client_gone([cancel]() mutable { cancel.cancel(); });
+  for (const auto& instance : all_instances(*context)) {
+    net::ClientRequest request = same_request(*context, exchange->request());
+    const auto timeouts = within(kTokenizeTimeout, context->config);
+    auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
+    if (cancel.cancelled()) co_return;
+    if (answer.status != 0 && answer.status < 500) {
+      co_await relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
+      co_return;
+    }
+    problems.push_back(answer.problem);
+  }
+  auto response = error_response(503, fmt::format("no instance could answer. Tried: {}", fmt::join(problems, "; ")));
+  (void)co_await exchange->respond(std::move(response));
+}
+
+net::Task<void> version(Context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", fmt::format(R"({{"version":"{}"}})", config::version()));
+  (void)co_await exchange->respond(std::move(response));
+}
+
+net::Task<void> metrics(Context context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", context->metrics.registry.expose());
+  (void)co_await exchange->respond(std::move(response));
+}
+
+}  // namespace
+
+void add_endpoints(net::HttpServer& server, const Context& context) {
+  const auto add = [&](const char* method, const char* path, net::Task<void> (*handler)(Context, ExchangePtr)) {
+    server.route(method, path,
+                 [context, handler](ExchangePtr exchange) { return handler(context, std::move(exchange)); });
+  };
+  add("GET", "/v1/models", models);
+  add("GET", "/healthcheck", healthcheck);
+  add("GET", "/health", health);
+  add("GET", "/version", version);
+  add("GET", "/metrics", metrics);
+  add("POST", "/reset_prefix_cache", reset_prefix_cache);
+  add("POST", "/tokenize", any_instance);
+  add("POST", "/detokenize", any_instance);
+}
+
+}  // namespace tandem::proxy

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What passes a proxy and what does not: headers, ids, and error bodies in OpenAI's form.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "net/http_server.h"
+
+namespace tandem::proxy {
+
+/// The client's headers for a backend: without hop-by-hop fields (and those that Connection names), Host,
+/// Content-Length, Expect and Accept-Encoding. Content-Type is JSON, X-Request-Id is the attempt's. The client's own
+/// Authorization stays; without one "Bearer <api_key>" is sent if a key is set.
+net::Headers backend_headers(const net::Headers& client, std::string_view request_id, std::string_view api_key);
+
+/// A backend's headers for the client: without hop-by-hop fields. Content-Length stays: the server keeps that promise.
+net::Headers client_headers(const net::Headers& backend);
+
+/// Random, in the form of RFC 4122 with dashes.
+std::string make_uuid();
+
+/// {"error": {"message", "type", "param": null, "code"}}
+std::string error_body(int status, std::string_view message);
+net::HttpResponse error_response(int status, std::string_view message);
+
+}  // namespace tandem::proxy

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proxy/proxy_server.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include "base/log.h"
+#include "net/http_server.h"
+#include "proxy/endpoints.h"
+#include "proxy/forwarding.h"
+#include "proxy/pull_flow.h"
+
+namespace tandem::proxy {
+namespace {
+
+namespace asio = boost::asio;
+
+std::string key_from_environment() {
+  const char* key = std::getenv("OPENAI_API_KEY");  // the name that the field's proxies use (pd_protocol.md 2.4)
+  return key == nullptr ? std::string() : std::string(key);
+}
+
+net::Task<void> complete(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange) {
+  auto flow = std::make_shared<PullFlow>(std::move(context), std::move(exchange));
+  co_await flow->run();
+}
+
+/// Ends requests, then gives the releases of their leases a moment to be said.
+net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer* server,
+                          std::chrono::milliseconds drain) {
+  constexpr std::chrono::seconds kReleases{4};
+  constexpr std::chrono::milliseconds kLook{5};
+  context->stopping = true;
+  co_await server->stop(drain);
+  asio::steady_timer timer(context->executor);
+  const auto deadline = std::chrono::steady_clock::now() + kReleases;
+  while (context->releases_in_flight > 0 && std::chrono::steady_clock::now() < deadline) {
+    timer.expires_after(kLook);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+}
+
+}  // namespace
+
+struct ProxyServer::Impl {
+  Impl(config::ProxyConfig options, obs::Registry& registry)
+      : context(
+            std::make_shared<ProxyContext>(io.get_executor(), std::move(options), registry, key_from_environment())),
+        work(asio::make_work_guard(io)) {}
+
+  asio::io_context io{1};
+  std::shared_ptr<ProxyContext> context;
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  std::unique_ptr<net::HttpServer> server;
+  std::thread thread;
+};
+
+ProxyServer::ProxyServer(config::ProxyConfig config, obs::Registry& registry)
+    : impl_(std::make_unique<Impl>(std::move(config), registry)) {}
+
+ProxyServer::~ProxyServer() { stop(std::chrono::milliseconds(0)); }
+
+Result<std::uint16_t> ProxyServer::start() {
+  TANDEM_ASSERT(!impl_->server, "a proxy starts once");
+  net::ServerLimits limits;
+  // Room for every request in flight, for health probes and for clients that learn by a 503 that there is none.
+  limits.max_connections = static_cast<std::size_t>(std::max(impl_->context->config.max_inflight, 1)) * 2 + 1024;
+  impl_->server = net::HttpServer::create(impl_->io.get_executor(), limits);
+  impl_->server->error_body(error_body);
+  add_endpoints(*impl_->server, impl_->context);
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    impl_->server->route("POST", path, [context = impl_->context](std::shared_ptr<net::Exchange> exchange) {
+      return complete(context, std::move(exchange));
+    });
+  }
+  const auto& config = impl_->context->config;
+  auto port = impl_->server->listen(config.host, config.port);
+  if (!port) {
+    impl_->server.reset();
+    return port.error();
+  }
+  impl_->thread = std::thread([impl = impl_.get()] { impl->io.run(); });
+  log::info("proxy on {} with {} prefillers and {} decoders", net::Endpoint(config.host, *port).to_string(),
+            config.prefillers.size(), config.decoders.size());
+  return port;
+}
+
+void ProxyServer::stop(std::chrono::milliseconds drain) {
+  if (!impl_->thread.joinable()) return;
+  auto done = asio::co_spawn(impl_->io, shut_down(impl_->context, impl_->server.get(), drain), asio::use_future);
+  // Every wait in there has a deadline; this one only guards against a stuck handler.
+  (void)done.wait_for(drain + std::chrono::seconds(30));
+  impl_->io.stop();
+  impl_->thread.join();
+  impl_->server.reset();
+}
+
+}  // namespace tandem::proxy
