@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <string>
+
+namespace tandem::model {
+namespace {
+
+namespace json = boost::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+json::object object(std::string_view text) {
+  return json::parse(json::string_view(text.data(), text.size())).as_object();
+}
+
+json::object qwen3() {
+  return object(R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_theta": 1000000, "tie_word_embeddings": true,
+    "max_position_embeddings": 40960, "eos_token_id": 151645})");
+}
+
+json::object llama() {
+  return object(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 49152, "hidden_size": 576,
+    "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9})");
+}
+
+json::object with(json::object config, std::string_view changes) {
+  for (const auto& [key, value] : object(changes)) config[key] = value;
+  return config;
+}
+
+ModelConfig good(const json::object& config, const json::object& overrides = {}) {
+  auto parsed = parse_config(config, overrides);
+  EXPECT_TRUE(parsed.has_value()) << parsed.error().message();
+  return parsed ? *parsed : ModelConfig();
+}
+
+std::string error(const json::object& config, const json::object& overrides = {}) {
+  const auto parsed = parse_config(config, overrides);
+  EXPECT_FALSE(parsed.has_value());
+  return parsed ? "" : parsed.error().message();
+}
+
+TEST(Config, Qwen3HeadDimIsNotDerivedFromTheHiddenSize) {
+  const ModelConfig config = good(qwen3());
+  EXPECT_EQ(config.family, Family::kQwen3);
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_TRUE(config.qk_norm);
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(151645));
+  EXPECT_EQ(good(with(qwen3(), R"({"head_dim": null})")).head_dim, 128);
+  EXPECT_EQ(good(with(qwen3(), R"({"head_dim": 64})")).head_dim, 64);
+}
+
+TEST(Config, DefaultsOfAbsentFields) {
+  const ModelConfig config = good(llama());
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.num_kv_heads, 9);
+  EXPECT_FLOAT_EQ(config.rms_norm_eps, 1e-6F);
+  EXPECT_FALSE(config.tie_word_embeddings) << "these families untie by default";
+  EXPECT_DOUBLE_EQ(config.rope.theta, 10000.0);
+  EXPECT_EQ(config.rope.type, RopeType::kDefault);
+  EXPECT_EQ(config.max_position_embeddings, 32768);
+  EXPECT_EQ(config.max_context, 32768);
+  EXPECT_EQ(config.dtype, "bfloat16");
+  EXPECT_THAT(config.eos_token_ids, IsEmpty());
+  EXPECT_FALSE(config.mlp_bias);
+}
+
+TEST(Config, Qwen2BiasIsImplicitAndNeverOnTheOutput) {
+  const json::object config = with(llama(), R"({"architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6,
+                                                "attention_bias": true, "mlp_bias": true})");
+  EXPECT_TRUE(good(config).qkv_bias);
+  EXPECT_FALSE(good(config).o_bias);
+  EXPECT_FALSE(good(config).mlp_bias);
+  EXPECT_TRUE(good(with(config, R"({"attention_bias": false})")).qkv_bias);
+}
+
+TEST(Config, AttentionBiasOfLlamaIncludesTheOutput) {
+  const ModelConfig config = good(with(llama(), R"({"attention_bias": true, "mlp_bias": true})"));
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_TRUE(config.o_bias);
+  EXPECT_TRUE(config.mlp_bias);
+}
+
+TEST(Config, SlidingWindowWithoutItsFlagIsNoise) {
+  good(with(qwen3(), R"({"sliding_window": 32768, "use_sliding_window": false, "max_window_layers": 21})"));
+  good(with(qwen3(), R"({"sliding_window": 4096})"));
+  EXPECT_THAT(error(with(qwen3(), R"({"use_sliding_window": true, "sliding_window": 4096})")),
+              HasSubstr("use_sliding_window"));
+}
+
+TEST(Config, UnknownArchitecturesAreRefusedByName) {
+  const std::string message = error(with(qwen3(), R"({"architectures": ["Qwen3MoeForCausalLM"]})"));
+  EXPECT_THAT(message, HasSubstr("Qwen3MoeForCausalLM"));
+  EXPECT_THAT(message, HasSubstr("LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"));
+  EXPECT_THAT(error(with(qwen3(), R"({"model_type": "llama"})")), HasSubstr("model_type"));
+  EXPECT_THAT(error(with(qwen3(), R"({"architectures": []})")), HasSubstr("architectures"));
+  EXPECT_THAT(error(object("{}")), HasSubstr("architectures"));
+  EXPECT_THAT(error(object(R"({"model_type": "mamba"})")), HasSubstr("mamba"));
+}
+
+TEST(Config, WildSizesAreRefused) {
+  for (const char* field : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                            "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"})
+    for (const char* value : {"0", "-1", "4000000000", "9223372036854775807", "1.5", "\"many\"", "[]"}) {
+      const std::string change = std::string(R"({")") + field + "\": " + value + "}";
+      EXPECT_THAT(error(with(qwen3(), change)), HasSubstr(field)) << value;
+    }
+  EXPECT_THAT(error(with(qwen3(), R"({"num_key_value_heads": 5})")), HasSubstr("multiple"));
+  EXPECT_THAT(error(with(llama(), R"({"hidden_size": 577})")), HasSubstr("head_dim"));
+  EXPECT_THAT(error(with(qwen3(), R"({"head_dim": 63})")), HasSubstr("odd"));
+  EXPECT_THAT(error(with(qwen3(), R"({"rms_norm_eps": 0})")), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(error(with(qwen3(), R"({"rope_theta": -1})")), HasSubstr("rope_theta"));
+  EXPECT_THAT(error(with(qwen3(), R"({"hidden_act": "gelu"})")), HasSubstr("gelu"));
+  EXPECT_THAT(error(with(qwen3(), R"({"eos_token_id": [151645, 151936]})")), HasSubstr("eos_token_id"));
+  json::object missing = qwen3();
+  missing.erase("hidden_size");
+  EXPECT_THAT(error(missing), HasSubstr("'hidden_size' is missing"));
+}
+
+TEST(Config, QuantisedCheckpointsAreRefused) {
+  EXPECT_THAT(error(with(qwen3(), R"({"quantization_config": {"quant_method": "fp8"}})")), HasSubstr("fp8"));
+  good(with(qwen3(), R"({"quantization_config": null})"));
+}
+
+TEST(Config, OverridesAreMergedDeeply) {
+  const json::object merged = merge_overrides(object(R"({"a": 1, "b": {"c": 2, "d": {"e": 3}}})"),
+                                              object(R"({"b": {"d": {"f": 4}}, "g": null})"));
+  EXPECT_EQ(merged, object(R"({"a": 1, "b": {"c": 2, "d": {"e": 3, "f": 4}}, "g": null})"));
+  EXPECT_EQ(good(qwen3(), object(R"({"max_position_embeddings": 1000})")).max_context, 1000);
+  EXPECT_EQ(good(with(qwen3(), R"({"use_sliding_window": true})"), object(R"({"use_sliding_window": false})")).head_dim,
+            128);
+}
+
+TEST(Config, YarnSetsTheContext) {
+  const json::object yarn =
+      object(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}})");
+  ModelConfig config = good(qwen3(), yarn);
+  EXPECT_EQ(config.rope.type, RopeType::kYarn);
+  EXPECT_EQ(config.max_context, 131072);
+  limit_context(config, 1000.0);
+  EXPECT_EQ(config.max_context, 131072) << "as in vLLM, YaRN's own limit stands";
+  EXPECT_THAT(error(qwen3(), object(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})")),
+              HasSubstr("original_max_position_embeddings"));
+}
+
+TEST(Config, TheTokenizersLimitLowersTheContext) {
+  ModelConfig config = good(qwen3());
+  limit_context(config, 131072.0);
+  EXPECT_EQ(config.max_context, 40960);
+  limit_context(config, 2048.0);
+  EXPECT_EQ(config.max_context, 2048);
+  config = good(qwen3());
+  limit_context(config, 1e30);
+  EXPECT_EQ(config.max_context, 40960);
+}
+
+TEST(Config, LinearScalingStretchesTheContext) {
+  const json::object linear = object(R"({"rope_scaling": {"type": "linear", "factor": 4}})");
+  EXPECT_EQ(good(with(llama(), R"({"max_position_embeddings": 4096})"), linear).max_context, 16384);
+}
+
+}  // namespace
+}  // namespace tandem::model
