@@ -33,8 +33,8 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
-  std::int32_t max_waiting = 4096;          ///< over it: resource_exhausted
-  std::vector<std::int32_t> eos_token_ids;  ///< the first is the primary one (stop_reason null)
+  std::int32_t max_waiting = 4096;            ///< over it: resource_exhausted
+  std::vector<std::int32_t> eos_token_ids{};  ///< the first is the primary one (stop_reason null)
   /// A step that takes longer makes healthy() false until it ends: alive is who makes progress.
   std::chrono::seconds step_timeout{300};
 };
@@ -44,10 +44,10 @@ struct GenerationRequest {
   std::vector<std::int32_t> prompt;
   std::shared_ptr<const worker::SamplingParams> sampling;
   std::int32_t priority = 0;  ///< lower first
-  std::string cache_salt;
-  std::int32_t num_choices = 1;                      ///< n of the client request that this belongs to; for metrics
-  bool remote_decode = false;                        ///< P: keep the KV under a lease and hand it over
-  std::optional<transfer::Handover> remote_prefill;  ///< D: fetch the KV. Several requests (n > 1) may share one.
+  std::string cache_salt{};
+  std::int32_t num_choices = 1;                        ///< n of the client request that this belongs to; for metrics
+  bool remote_decode = false;                          ///< P: keep the KV under a lease and hand it over
+  std::optional<transfer::Handover> remote_prefill{};  ///< D: fetch the KV. Several requests (n > 1) may share one.
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
 };
 

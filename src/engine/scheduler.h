@@ -44,7 +44,7 @@ struct NewSequence {
   std::vector<std::int32_t> prompt;  ///< at least one token
   std::int32_t priority = 0;         ///< lower first; only with SchedulingPolicy::kPriority
   TimePoint arrival{};
-  std::string cache_salt;
+  std::string cache_salt{};
   bool remote_prefill = false;  ///< the KV of all but the last prompt token can be fetched
 };
 
