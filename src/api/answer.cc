@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "api/json_writer.h"
+
+namespace tandem::api {
+
+void Choice::add(const engine::Output& output) {
+  text += output.text;
+  tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+  logprobs.insert(logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+  if (output.finish) finish = output.finish;
+  stop_reason = output.stop_reason;
+  num_cached_tokens = std::max(num_cached_tokens, output.num_cached_tokens);
+  if (output.handover) handover = output.handover;
+  if (output.last()) times = output.times;
+}
+
+Usage total_usage(const Job& job, std::span<const Choice> choices) {
+  Usage usage;
+  for (const Prompt& prompt : job.prompts) usage.prompt_tokens += static_cast<std::int64_t>(prompt.ids.size());
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    usage.completion_tokens += static_cast<std::int64_t>(choices[i].tokens.size());
+    // n choices of a prompt share its cached part: it counts once.
+    if (i % static_cast<std::size_t>(job.n) == 0) usage.cached_tokens += choices[i].num_cached_tokens;
+  }
+  return usage;
+}
+
+std::string timing_json(std::span<const Choice> choices) {
+  engine::RequestTimes slowest;
+  for (const Choice& choice : choices) {
+    slowest.queue = std::max(slowest.queue, choice.times.queue);
+    slowest.transfer = std::max(slowest.transfer, choice.times.transfer);
+    slowest.prefill = std::max(slowest.prefill, choice.times.prefill);
+    slowest.decode = std::max(slowest.decode, choice.times.decode);
+  }
+  return fmt::format(R"({{"queue_s":{:.6f},"transfer_s":{:.6f},"prefill_s":{:.6f},"decode_s":{:.6f}}})", slowest.queue,
+                     slowest.transfer, slowest.prefill, slowest.decode);
+}
+
+void write_usage(JsonWriter& writer, const Usage& usage, const Context& context, bool with_null_details) {
+  writer.begin_object().member("prompt_tokens", usage.prompt_tokens);
+  writer.member("total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  writer.member("completion_tokens", usage.completion_tokens);
+  if (context.config.enable_prompt_tokens_details && usage.cached_tokens > 0)
+    writer.key("prompt_tokens_details").begin_object().member("cached_tokens", usage.cached_tokens).end_object();
+  else if (with_null_details)
+    writer.null_member("prompt_tokens_details");
+  writer.end_object();
+}
+
+void write_stop_reason(JsonWriter& writer, const std::variant<std::monostate, std::int32_t, std::string>& reason) {
+  if (const auto* id = std::get_if<std::int32_t>(&reason))
+    writer.integer(*id);
+  else if (const auto* text = std::get_if<std::string>(&reason))
+    writer.string(*text);
+  else
+    writer.null();
+}
+
+void write_ids(JsonWriter& writer, std::span<const std::int32_t> ids) {
+  writer.begin_array();
+  for (const std::int32_t id : ids) writer.integer(id);
+  writer.end_array();
+}
+
+std::string token_text(const Context& context, std::int32_t id, bool as_id) {
+  if (as_id || context.parts.tokenizer == nullptr) return fmt::format("token_id:{}", id);
+  return context.parts.tokenizer->decode(std::span(&id, 1), false);
+}
+
+std::vector<worker::TokenLogprob> distinct_logprobs(std::span<const worker::TokenLogprob> list, std::size_t limit) {
+  std::vector<worker::TokenLogprob> distinct;
+  for (const worker::TokenLogprob& entry : list) {
+    if (distinct.size() >= limit) break;
+    const bool seen =
+        std::any_of(distinct.begin(), distinct.end(), [&](const auto& other) { return other.token == entry.token; });
+    if (!seen) distinct.push_back(entry);
+  }
+  return distinct;
+}
+
+}  // namespace tandem::api

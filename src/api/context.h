@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all endpoints share: the settings of the server and the things they work with. Used on the server's thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "api/sampling_fields.h"
+#include "config/serve_config.h"
+#include "engine/engine.h"
+#include "obs/metrics.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tandem::api {
+
+/// Given by `app`, which joins the parts.
+struct ServiceParts {
+  engine::Engine* engine = nullptr;                         ///< outlives the service
+  std::shared_ptr<const text::Tokenizer> tokenizer;         ///< nullptr: token ids only
+  std::shared_ptr<const text::ChatTemplate> chat_template;  ///< nullptr: chat is refused unless a request brings one
+  std::shared_ptr<const text::ChatTemplate> tool_template;  ///< for requests with tools; nullptr: the one above
+  text::TemplateTokens template_tokens;                     ///< for templates that come with a request
+  obs::Registry* metrics = nullptr;                         ///< outlives the service
+  SamplingDefaults defaults;
+  std::int32_t vocab_size = 0;  ///< of the model
+};
+
+struct Context {
+  Context(const config::ServeConfig& serve_config, ServiceParts service_parts);
+
+  engine::Engine& engine() const { return *parts.engine; }
+  std::int64_t max_model_len() const { return parts.engine->options().max_model_len; }
+  const std::string& model_name() const { return config.served_model_names.front(); }
+  bool knows_model(const std::string& name) const;
+  SamplingLimits limits() const { return SamplingLimits{parts.vocab_size, config.max_logprobs}; }
+  bool produces_kv() const { return config.kv_transfer && config.kv_transfer->produces(); }
+  bool consumes_kv() const { return config.kv_transfer && config.kv_transfer->consumes(); }
+  std::string random_hex(int digits);
+
+  config::ServeConfig config;
+  ServiceParts parts;
+  /// Text longer than this many bytes cannot fit into max_model_len tokens, whatever it says: refused untokenised.
+  std::size_t max_text_bytes = 0;
+  std::int64_t in_flight = 0;  ///< generation requests being answered
+
+ private:
+  std::mt19937_64 random_;
+};
+
+}  // namespace tandem::api

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers generation requests, whole or as a stream. The head of a stream is sent with the first output, so that
+// whatever fails before it gets a real status.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "api/answer.h"
+#include "api/generation.h"
+#include "api/handlers.h"
+#include "api/request.h"
+#include "base/log.h"
+
+namespace tandem::api {
+namespace {
+
+constexpr std::string_view kDone = "data: [DONE]\n\n";
+
+std::vector<engine::GenerationRequest> engine_requests(const Context& context, const Job& job) {
+  std::vector<engine::GenerationRequest> requests;
+  const auto arrival = std::chrono::steady_clock::now();
+  for (std::size_t choice = 0; choice < job.num_choices(); ++choice) {
+    const std::size_t prompt = job.prompt_of(choice);
+    const auto k = static_cast<std::int64_t>(choice % static_cast<std::size_t>(job.n));
+    engine::GenerationRequest& request = requests.emplace_back();
+    request.id = job.chat ? job.id : fmt::format("{}-{}", job.id, prompt);
+    if (job.n > 1) request.id = fmt::format("{}_{}", k, request.id);
+    request.prompt = job.prompts[prompt].ids;
+    auto sampling = std::make_shared<worker::SamplingParams>(job.sampling);
+    sampling->seed = choice_seed(job.sampling_fields, context.config.seed, job.base_id, k);
+    request.sampling = std::move(sampling);
+    request.priority = job.priority;
+    request.cache_salt = job.cache_salt;
+    // The choices of a prompt share its KV: one hand-over is enough, and all may fetch from one.
+    request.remote_decode = job.kv.remote_decode && k == 0;
+    if (!job.kv.remote_prefill.empty()) request.remote_prefill = job.kv.remote_prefill[prompt];
+    request.arrival = arrival;
+  }
+  return requests;
+}
+
+class Answering : public std::enable_shared_from_this<Answering> {
+ public:
+  Answering(ContextPtr context, ExchangePtr exchange, Job job)
+      : context_(std::move(context)),
+        exchange_(std::move(exchange)),
+        job_(std::move(job)),
+        choices_(job_.num_choices()) {
+    format_ = job_.chat ? chat_format(*context_, job_) : completion_format(*context_, job_);
+    ++context_->in_flight;
+  }
+  ~Answering() { --context_->in_flight; }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+  net::Task<void> run() {
+    const auto self = shared_from_this();
+    auto generation = Generation::start(context_->engine(), exchange_->executor(), engine_requests(*context_, job_));
+    if (!generation) {
+      co_await refuse(generation.error());
+      co_return;
+    }
+    generation_ = std::move(*generation);
+    std::weak_ptr<Answering> weak = self;
+    std::function<void()> gone = [weak] {
+      if (const auto answering = weak.lock()) answering->generation_->cancel();
+    };
+    exchange_->on_client_gone(std::move(gone));
+    if (job_.stream)
+      co_await stream();
+    else
+      co_await whole();
+    exchange_->on_client_gone({});
+  }
+
+ private:
+  net::Task<void> refuse(Refusal refusal) {
+    net::HttpResponse response = error_response(refusal);
+    co_await send(context_, exchange_, std::move(response));
+  }
+
+  net::Task<void> whole() {
+    while (true) {
+      auto news = co_await generation_->next();
+      if (!news) break;
+      if (!news->output.error.ok()) {
+        fail(news->output.error);
+        co_await refuse(Refusal(news->output.error));
+        co_return;
+      }
+      choices_[news->choice].add(news->output);
+    }
+    if (generation_->cancelled()) {
+      give_up_handovers();
+      co_return;
+    }
+    net::HttpResponse response(200, "application/json", format_->whole(choices_));
+    if (job_.timing) response.headers.set("X-Tandem-Timing", timing_json(choices_));
+    auto sent = co_await send(context_, exchange_, std::move(response));
+    if (!sent) give_up_handovers();
+  }
+
+  net::Task<void> stream() {
+    bool begun = false;
+    while (true) {
+      auto news = co_await generation_->next();
+      if (!news) break;
+      if (!news->output.error.ok()) {
+        fail(news->output.error);
+        if (begun)
+          co_await end_with(error_event(Refusal(news->output.error)));
+        else
+          co_await refuse(Refusal(news->output.error));
+        co_return;
+      }
+      if (!begun) {
+        begun = true;
+        if (!co_await begin_stream()) co_return;
+      }
+      Choice& choice = choices_[news->choice];
+      const bool says_something = !news->output.tokens.empty() || !news->output.text.empty() || news->output.finish;
+      if (says_something) {
+        std::string event = format_->chunk(news->choice, choice, news->output);
+        if (!co_await write(std::move(event))) co_return;
+      }
+      choice.add(news->output);
+    }
+    if (generation_->cancelled()) co_return;
+    std::string tail = job_.include_usage ? format_->usage_event(total_usage(job_, choices_)) : std::string();
+    co_await end_with(std::move(tail));
+  }
+
+  net::Task<bool> begin_stream() {
+    net::Headers headers;
+    headers.set("Content-Type", "text/event-stream; charset=utf-8");
+    headers.set("Cache-Control", "no-cache");
+    add_common_headers(*context_, exchange_->request(), headers);
+    if (context_->config.enable_request_id_headers) headers.set("X-Request-Id", job_.base_id);
+    auto begun = co_await exchange_->begin_stream(200, std::move(headers));
+    if (!begun) {
+      generation_->cancel();
+      co_return false;
+    }
+    for (std::string& event : format_->opening()) {
+      const bool written = co_await write(std::move(event));
+      if (!written) co_return false;
+    }
+    co_return true;
+  }
+
+  /// One event, one write: proxies take each piece as a whole event.
+  net::Task<bool> write(std::string event) {
+    auto written = co_await exchange_->write(std::move(event));
+    if (written) co_return true;
+    generation_->cancel();
+    co_return false;
+  }
+
+  /// A last event (may be empty), the times if asked for, [DONE], and the end of the stream.
+  net::Task<void> end_with(std::string event) {
+    if (!event.empty() && !co_await write(std::move(event))) co_return;
+    if (job_.timing) {
+      std::string comment = ": tandem-timing " + timing_json(choices_) + "\n\n";
+      if (!co_await write(std::move(comment))) co_return;
+    }
+    std::string done(kDone);
+    if (!co_await write(std::move(done))) co_return;
+    co_await exchange_->end_stream();
+  }
+
+  void fail(const Status& error) {
+    log::warning("request {} failed: {}", job_.id, error.to_string());
+    generation_->cancel();
+    give_up_handovers();
+  }
+
+  /// Nobody will read the answer: no decoder will fetch this KV.
+  void give_up_handovers() {
+    for (const Choice& choice : choices_)
+      if (choice.handover) context_->engine().release_lease(choice.handover->lease);
+  }
+
+  ContextPtr context_;
+  ExchangePtr exchange_;
+  Job job_;
+  std::vector<Choice> choices_;
+  std::unique_ptr<AnswerFormat> format_;
+  std::unique_ptr<Generation> generation_;
+};
+
+}  // namespace
+
+net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool chat) {
+  const net::HttpRequest& request = exchange->request();
+  auto job = chat ? prepare_chat(*context, request) : prepare_completion(*context, request);
+  if (!job) {
+    log::debug("{} refused: {}", request.path, job.error().message);
+    net::HttpResponse response = error_response(job.error());
+    co_await send(context, exchange, std::move(response));
+    co_return;
+  }
+  if (context->config.enable_log_requests)
+    log::info("request {}: {} prompts, {} prompt tokens, max_tokens {}, n {}{}", job->id, job->prompts.size(),
+              total_usage(*job, {}).prompt_tokens, job->sampling.max_tokens, job->n, job->stream ? ", stream" : "");
+  const auto answering = std::make_shared<Answering>(context, exchange, std::move(*job));
+  co_await answering->run();
+}
+
+}  // namespace tandem::api

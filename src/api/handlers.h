@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// One coroutine for each endpoint. service.cc makes routes of them.
+#pragma once
+
+#include <memory>
+
+#include "api/context.h"
+#include "net/http_server.h"
+
+namespace tandem::api {
+
+using ContextPtr = std::shared_ptr<Context>;
+using ExchangePtr = std::shared_ptr<net::Exchange>;
+
+/// /v1/completions and /v1/chat/completions.
+net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool chat);
+
+net::Task<void> handle_models(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_tokenize(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_detokenize(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_health(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_version(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_reset_prefix_cache(ContextPtr context, ExchangePtr exchange);
+/// POST /tandem/release {"kv_transfer_params":{...}}: the proxy gives a hand-over up that no decoder will fetch.
+net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange);
+
+/// Sends a response, with the headers that every answer of this server has.
+net::Task<Result<void>> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response);
+/// The same headers for a stream's head.
+void add_common_headers(const Context& context, const net::HttpRequest& request, net::Headers& headers);
+
+}  // namespace tandem::api

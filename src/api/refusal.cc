@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/refusal.h"
+
+#include <fmt/format.h>
+
+#include "api/json_writer.h"
+
+namespace tandem::api {
+namespace {
+
+/// Text in quotes, as the field's validation lists have it: single ones, or double ones if the text has single ones.
+std::string quoted(std::string_view text) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : text) {
+    if (c == quote || c == '\\') out.push_back('\\');
+    out.push_back(c == '\n' ? ' ' : c);
+  }
+  out.push_back(quote);
+  return out;
+}
+
+std::string_view type_of_status(int status) {
+  switch (status) {
+    case 401:
+      return "AuthenticationError";
+    case 404:
+      return "NotFoundError";
+    case 503:
+      return "ServiceUnavailableError";
+    case 504:
+      return "GatewayTimeoutError";
+    default:
+      return status >= 500 ? "InternalServerError" : "BadRequestError";
+  }
+}
+
+}  // namespace
+
+Refusal::Refusal(const Status& error)
+    : status(http_mapping(error.code()).status),
+      type(http_mapping(error.code()).error_type),
+      message(error.message()) {}
+
+Refusal bad_request(std::string message, std::string param) {
+  return Refusal(400, "BadRequestError", std::move(message), std::move(param));
+}
+
+Refusal validation_error(std::string_view type, std::string_view field, std::string_view message) {
+  const std::string place = field.empty() ? "('body',)" : fmt::format("('body', {})", quoted(field));
+  return Refusal(400, "BadRequestError",
+                 fmt::format("[{{'type': {}, 'loc': {}, 'msg': {}}}]", quoted(type), place, quoted(message)),
+                 std::string(field));
+}
+
+Refusal value_error(std::string_view rule) {
+  return validation_error("value_error", "", fmt::format("Value error, {}", rule));
+}
+
+std::string error_body(const Refusal& refusal) {
+  JsonWriter writer;
+  writer.begin_object().key("error").begin_object();
+  writer.member("message", refusal.message).member("type", refusal.type);
+  if (refusal.param.empty())
+    writer.null_member("param");
+  else
+    writer.member("param", refusal.param);
+  writer.member("code", static_cast<std::int64_t>(refusal.status)).end_object().end_object();
+  return writer.take();
+}
+
+std::string error_event(const Refusal& refusal) { return "data: " + error_body(refusal) + "\n\n"; }
+
+net::HttpResponse error_response(const Refusal& refusal) {
+  net::HttpResponse response(refusal.status, "application/json", error_body(refusal));
+  if (refusal.status == 503) response.headers.set("Retry-After", "1");
+  return response;
+}
+
+std::string error_body_for_status(int status, std::string_view message) {
+  return error_body(Refusal(status, std::string(type_of_status(status)), std::string(message)));
+}
+
+}  // namespace tandem::api

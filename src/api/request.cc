@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <chrono>
+
+#include "api/chat_prompt.h"
+#include "base/log.h"
+
+namespace tandem::api {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::int64_t kDefaultCompletionTokens = 16;
+constexpr std::size_t kMaxRequestIdBytes = 512;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;  // sums of it do not overflow
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Members that hold a structured-output constraint.
+constexpr std::string_view kConstraints[] = {"structured_outputs", "guided_json",    "guided_regex",
+                                             "guided_choice",      "guided_grammar", "structural_tag"};
+/// Members whose mere presence asks for something this version does not do.
+constexpr std::string_view kUnsupportedMembers[] = {"prompt_logprobs", "prompt_embeds", "repetition_detection",
+                                                    "thinking_token_budget", "audio"};
+
+bool is_empty(const json::value& value) {
+  return (value.is_object() && value.as_object().empty()) || (value.is_array() && value.as_array().empty());
+}
+
+Outcome<void> refuse_constraints(const Fields& body) {
+  for (const std::string_view name : kConstraints)
+    if (const json::value* value = body.find(name); value != nullptr && !is_empty(*value))
+      return bad_request(fmt::format("structured output ({}) is not supported in this version", name),
+                         std::string(name));
+  const json::value* format = body.find("response_format");
+  if (format == nullptr) return {};
+  if (!format->is_object())
+    return validation_error("dict_type", "response_format", "Input should be a valid dictionary");
+  const json::value* type = format->as_object().if_contains("type");
+  if (type != nullptr && type->is_string() && type->as_string() == "text") return {};
+  return bad_request(
+      "structured output (response_format) is not supported in this version; only {\"type\":\"text\"} is",
+      "response_format");
+}
+
+Outcome<void> check_stream_options(const Context& context, const Fields& body, Job& job) {
+  const json::value* options = body.find("stream_options");
+  if (options != nullptr && !options->is_object())
+    return validation_error("dict_type", "stream_options", "Input should be a valid dictionary");
+  if (options != nullptr && !options->as_object().empty()) {
+    if (!job.stream) return value_error("Stream options can only be defined when `stream=True`.");
+    const Fields fields(options->as_object());
+    TANDEM_ASSIGN(job.include_usage, fields.boolean("include_usage", false));
+    TANDEM_ASSIGN(const bool continuous, fields.boolean("continuous_usage_stats", false));
+    job.continuous_usage = continuous && job.include_usage;
+  }
+  if (job.stream && context.config.enable_force_include_usage) job.include_usage = job.continuous_usage = true;
+  return {};
+}
+
+/// X-Request-Id, else the member request_id, else random: printable, valid UTF-8, bounded.
+Outcome<std::string> base_id_of(Context& context, const net::HttpRequest& request, const Fields& body) {
+  TANDEM_ASSIGN(const auto member, body.text("request_id"));
+  const auto header = request.headers.find("x-request-id");
+  std::string id = header && !header->empty() ? std::string(*header) : member.value_or("");
+  if (id.empty()) return context.random_hex(32);
+  if (id.size() > kMaxRequestIdBytes)
+    return bad_request(
+        fmt::format("the request id has {} bytes; at most {} are allowed", id.size(), kMaxRequestIdBytes));
+  return text::replace_ill_formed_utf8(id);
+}
+
+/// KV hand-over as far as this instance takes part in it. A stream cannot carry one back.
+Outcome<void> read_handover(const Context& context, const Fields& body, Job& job) {
+  TANDEM_ASSIGN(job.kv, read_kv_params(body));
+  if (job.kv.remote_decode && (!context.produces_kv() || job.stream)) {
+    log::debug("request {}: do_remote_decode is ignored: {}", job.id,
+               job.stream ? "it is a stream" : "no producing connector");
+    job.kv.remote_decode = false;
+  }
+  if (!job.kv.remote_prefill.empty() && !context.consumes_kv()) {
+    log::info("request {}: do_remote_prefill is ignored: this instance has no consuming connector", job.id);
+    job.kv.remote_prefill.clear();
+  }
+  return {};
+}
+
+/// What both endpoints have in common, up to the prompt.
+Outcome<Job> read_common(Context& context, const net::HttpRequest& request, const Fields& body, bool chat) {
+  Job job;
+  job.chat = chat;
+  job.created = unix_seconds();
+  TANDEM_ASSIGN(job.stream, body.boolean("stream", false));
+  TANDEM_TRY(check_stream_options(context, body, job));
+  TANDEM_ASSIGN(job.sampling_fields, read_sampling_fields(body));
+  job.n = job.sampling_fields.n;
+  TANDEM_ASSIGN(job.return_token_ids, body.boolean("return_token_ids", false));
+  TANDEM_ASSIGN(job.tokens_as_ids,
+                body.boolean("return_tokens_as_token_ids", context.config.return_tokens_as_token_ids));
+  TANDEM_ASSIGN(const auto priority, body.int32("priority"));
+  job.priority = priority.value_or(0);
+  TANDEM_ASSIGN(const auto salt, body.text("cache_salt"));
+  if (salt && salt->empty()) return value_error("Parameter 'cache_salt' must be a non-empty string if provided.");
+  job.cache_salt = salt.value_or("");
+  TANDEM_ASSIGN(job.base_id, base_id_of(context, request, body));
+  job.id = (chat ? "chatcmpl-" : "cmpl-") + job.base_id;
+  job.timing = request.headers.find("x-tandem-timing").value_or("") == "1";
+  TANDEM_TRY(check_model(context, body));
+  if (!context.engine().healthy())
+    return Refusal(500, "InternalServerError", "EngineCore encountered an issue. See the server's log for the cause.");
+  TANDEM_TRY(refuse_unsupported(body));
+  TANDEM_TRY(read_handover(context, body, job));
+  return job;
+}
+
+/// Keeps the last k ids (truncate_prompt_tokens).
+Outcome<void> truncate_prompt(const Fields& body, std::int64_t limit, std::vector<std::int32_t>& ids) {
+  TANDEM_ASSIGN(const auto asked, body.integer("truncate_prompt_tokens"));
+  if (!asked) return {};
+  if (*asked < -1 || *asked == 0)
+    return bad_request(fmt::format("truncate_prompt_tokens must be -1 or at least 1, got {}.", *asked),
+                       "truncate_prompt_tokens");
+  if (*asked > limit)
+    return bad_request(
+        fmt::format("truncate_prompt_tokens value ({}) is greater than max_model_len minus max_tokens ({}). Please "
+                    "request a smaller truncation size.",
+                    *asked, limit),
+        "truncate_prompt_tokens");
+  const auto keep = static_cast<std::size_t>(*asked == -1 ? limit : *asked);
+  if (ids.size() > keep) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(keep));
+  return {};
+}
+
+Outcome<void> check_ids(const Context& context, const std::vector<std::int32_t>& ids) {
+  if (ids.empty()) return bad_request("The decoder prompt cannot be empty", "prompt");
+  for (const std::int32_t id : ids)
+    if (id < 0 || id >= context.parts.vocab_size)
+      return bad_request(
+          fmt::format("Token id {} is out of vocabulary (vocabulary size: {})", id, context.parts.vocab_size),
+          "prompt");
+  return {};
+}
+
+/// Number of choices, and the hand-overs against the prompts.
+Outcome<void> check_counts(const Context& context, const Job& job) {
+  const auto limit = static_cast<std::size_t>(context.engine().options().max_waiting);
+  if (job.num_choices() > limit)
+    return bad_request(fmt::format("the request asks for {} choices (prompts times n); at most {} are allowed",
+                                   job.num_choices(), limit));
+  if (!job.kv.remote_prefill.empty() && job.kv.remote_prefill.size() != job.prompts.size())
+    return bad_request(fmt::format("kv_transfer_params is malformed: it hands over {} prompts, the request has {}",
+                                   job.kv.remote_prefill.size(), job.prompts.size()),
+                       "kv_transfer_params");
+  return {};
+}
+
+/// The budget over all prompts (the smallest), then the sampling ranges.
+Outcome<void> resolve(const Context& context, Job& job, std::optional<std::int64_t> asked) {
+  std::int64_t budget = context.max_model_len();
+  for (const Prompt& prompt : job.prompts) {
+    TANDEM_TRY(check_ids(context, prompt.ids));
+    TANDEM_ASSIGN(const std::int64_t left,
+                  output_budget(context.max_model_len(), static_cast<std::int64_t>(prompt.ids.size()), asked,
+                                context.parts.defaults));
+    budget = std::min(budget, left);
+  }
+  TANDEM_ASSIGN(job.sampling, resolve_sampling(job.sampling_fields, context.parts.defaults, context.limits(), budget));
+  return check_counts(context, job);
+}
+
+Outcome<std::vector<Prompt>> ids_prompts(const json::array& list) {
+  std::vector<Prompt> prompts;
+  const bool nested = list.front().is_array();
+  const std::size_t count = nested ? list.size() : 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (nested && !list[i].is_array()) return validation_error("list_type", "prompt", "Input should be a valid list");
+    Prompt& prompt = prompts.emplace_back();
+    for (const json::value& element : nested ? list[i].as_array() : list) {
+      const auto id = int32_of(element);
+      if (!id) return validation_error("int_type", "prompt", "Input should be a valid integer (a token id)");
+      prompt.ids.push_back(*id);
+    }
+  }
+  return prompts;
+}
+
+Outcome<std::vector<Prompt>> read_prompts(const Context& context, const Fields& body) {
+  const json::value* value = body.find("prompt");
+  if (value == nullptr || (value->is_string() && value->as_string().empty()))
+    return value_error("Either prompt or prompt_embeds must be provided and non-empty.");
+  TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", true));
+  const bool limited = !body.has("truncate_prompt_tokens");
+  std::vector<std::string_view> texts;
+  if (value->is_string()) {
+    texts.emplace_back(value->as_string());
+  } else if (!value->is_array()) {
+    return validation_error("string_type", "prompt", "Input should be a string, a list of strings, or token ids");
+  } else if (value->as_array().empty()) {
+    return bad_request("please provide at least one prompt", "prompt");
+  } else if (!value->as_array().front().is_string()) {
+    return ids_prompts(value->as_array());
+  } else {
+    for (const json::value& element : value->as_array()) {
+      if (!element.is_string()) return validation_error("string_type", "prompt", "Input should be a valid string");
+      texts.emplace_back(element.as_string());
+    }
+  }
+  std::vector<Prompt> prompts;
+  for (const std::string_view text : texts) {
+    TANDEM_ASSIGN(auto ids, tokenize(context, text, add_special, limited));
+    Prompt& prompt = prompts.emplace_back();
+    prompt.ids = std::move(ids);
+    prompt.echo = std::string(text);
+  }
+  return prompts;
+}
+
+Outcome<void> read_completion_logprobs(const Context& context, const Fields& body, bool echo, Job& job) {
+  TANDEM_ASSIGN(const auto logprobs, body.integer("logprobs"));
+  if (!logprobs) return {};
+  if (*logprobs < 0) return value_error("`logprobs` must be a positive value.");
+  if (echo)
+    return bad_request(
+        "`echo` together with `logprobs` needs log-probabilities of the prompt, which are not supported in this "
+        "version",
+        "echo");
+  TANDEM_ASSIGN(job.sampling_fields.logprobs, checked_logprobs(*logprobs, context.limits()));
+  return {};
+}
+
+Outcome<void> read_chat_logprobs(const Context& context, const Fields& body, Job& job) {
+  TANDEM_ASSIGN(const bool wanted, body.boolean("logprobs", false));
+  TANDEM_ASSIGN(const auto top, body.integer("top_logprobs"));
+  if (top && *top < -1) return value_error("`top_logprobs` must be a positive value or -1.");
+  if (top && *top != 0 && !wanted) return value_error("when using `top_logprobs`, `logprobs` must be set to true.");
+  if (!wanted) return {};
+  TANDEM_ASSIGN(job.sampling_fields.logprobs, checked_logprobs(top.value_or(0), context.limits()));
+  return {};
+}
+
+/// max_tokens of a completion: 16 if absent, what fits if null.
+Outcome<std::optional<std::int64_t>> completion_tokens(const Fields& body) {
+  TANDEM_ASSIGN(const auto asked, body.integer("max_tokens"));
+  if (asked) return asked;
+  if (body.object().contains("max_tokens")) return std::optional<std::int64_t>();
+  return std::optional(kDefaultCompletionTokens);
+}
+
+Outcome<std::optional<std::int64_t>> chat_tokens(const Fields& body) {
+  TANDEM_ASSIGN(const auto newer, body.integer("max_completion_tokens"));
+  if (newer.value_or(0) != 0) return newer;
+  TANDEM_ASSIGN(const auto older, body.integer("max_tokens"));
+  return older ? older : newer;
+}
+
+}  // namespace
+
+Outcome<void> check_model(const Context& context, const Fields& body) {
+  TANDEM_ASSIGN(const auto name, body.text("model"));
+  if (!name || context.knows_model(*name)) return {};
+  return Refusal(404, "NotFoundError", fmt::format("The model `{}` does not exist.", *name), "model");
+}
+
+Outcome<void> refuse_unsupported(const Fields& body) {
+  TANDEM_ASSIGN(const auto best_of, body.integer("best_of"));
+  TANDEM_ASSIGN(const auto n, body.integer("n"));
+  if (best_of && *best_of < n.value_or(1))
+    return bad_request(
+        fmt::format("best_of must be greater than or equal to n, got n={} and best_of={}.", n.value_or(1), *best_of),
+        "best_of");
+  if (best_of && *best_of > 1) return bad_request("vLLM V1 does not yet support best_of.", "best_of");
+  TANDEM_ASSIGN(const bool beam_search, body.boolean("use_beam_search", false));
+  if (beam_search) return bad_request("beam search is not supported in this version", "use_beam_search");
+  if (body.has("logits_processors"))
+    return bad_request("logits_processors argument is not supported by this server", "logits_processors");
+  if (body.has("suffix")) return bad_request("suffix is not currently supported", "suffix");
+  if (const json::value* words = body.find("bad_words"); words != nullptr && !is_empty(*words))
+    return bad_request("bad_words is not supported in this version", "bad_words");
+  for (const std::string_view name : kUnsupportedMembers)
+    if (body.has(name)) return bad_request(fmt::format("{} is not supported in this version", name), std::string(name));
+  return refuse_constraints(body);
+}
+
+Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t prompt_tokens,
+                                    std::optional<std::int64_t> asked, const SamplingDefaults& defaults) {
+  const std::int64_t left = max_model_len - prompt_tokens;
+  const std::int64_t needed = std::clamp<std::int64_t>(asked.value_or(1), 1, kMostTokens);
+  if (needed > left)
+    return bad_request(
+        fmt::format(
+            "This model's maximum context length is {} tokens. However, you requested {} output tokens and your "
+            "prompt contains {} input tokens, for a total of {} tokens. Please reduce the length of the input "
+            "prompt or the number of requested output tokens.",
+            max_model_len, needed, prompt_tokens, prompt_tokens + needed),
+        "input_tokens");
+  std::int64_t budget = asked.value_or(std::min(left, defaults.max_new_tokens.value_or(left)));
+  if (defaults.max_new_tokens_ceiling) budget = std::min(budget, *defaults.max_new_tokens_ceiling);
+  return budget;
+}
+
+Outcome<std::vector<std::int32_t>> tokenize(const Context& context, std::string_view text, bool add_special_tokens,
+                                            bool limited) {
+  if (context.parts.tokenizer == nullptr)
+    return bad_request("this server has no tokenizer: give token ids in place of text", "prompt");
+  if (limited && text.size() > context.max_text_bytes)
+    return bad_request(
+        fmt::format("This model's maximum context length is {} tokens. However, your prompt has {} bytes, which "
+                    "cannot fit whatever it says. Please reduce the length of the input prompt.",
+                    context.max_model_len(), text.size()),
+        "input_text");
+  auto ids = context.parts.tokenizer->encode(text, add_special_tokens);
+  if (!ids) return bad_request(ids.error().message(), "prompt");
+  return std::move(*ids);
+}
+
+Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& request) {
+  TANDEM_ASSIGN(const json::object object, read_json_body(request));
+  const Fields body(object);
+  TANDEM_ASSIGN(Job job, read_common(context, request, body, false));
+  TANDEM_ASSIGN(const bool echo, body.boolean("echo", false));
+  TANDEM_TRY(read_completion_logprobs(context, body, echo, job));
+  TANDEM_ASSIGN(auto asked, completion_tokens(body));
+  if (echo && asked == 0) {
+    job.drop_output = true;
+    asked = 1;
+  }
+  TANDEM_ASSIGN(job.prompts, read_prompts(context, body));
+  for (Prompt& prompt : job.prompts) {
+    TANDEM_TRY(
+        truncate_prompt(body, context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1)), prompt.ids));
+    if (!echo)
+      prompt.echo.clear();
+    else if (prompt.echo.empty() && context.parts.tokenizer)
+      prompt.echo = context.parts.tokenizer->decode(prompt.ids, false);
+  }
+  TANDEM_TRY(resolve(context, job, asked));
+  return job;
+}
+
+Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
+  TANDEM_ASSIGN(const json::object object, read_json_body(request));
+  const Fields body(object);
+  if (!body.has("messages")) return validation_error("missing", "messages", "Field required");
+  TANDEM_ASSIGN(Job job, read_common(context, request, body, true));
+  TANDEM_TRY(read_chat_logprobs(context, body, job));
+  TANDEM_ASSIGN(const auto asked, chat_tokens(body));
+  TANDEM_ASSIGN(const bool echo, body.boolean("echo", false));
+  TANDEM_ASSIGN(ChatPrompt rendered, render_chat_prompt(context, body));
+  TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", false));
+  Prompt prompt;
+  TANDEM_ASSIGN(prompt.ids, tokenize(context, rendered.text, add_special, !body.has("truncate_prompt_tokens")));
+  TANDEM_TRY(truncate_prompt(body, context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1)), prompt.ids));
+  if (echo) prompt.echo = rendered.last_content;
+  job.role = rendered.role;
+  job.prompts.push_back(std::move(prompt));
+  TANDEM_TRY(resolve(context, job, asked));
+  return job;
+}
+
+}  // namespace tandem::api

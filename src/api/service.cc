@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/service.h"
+
+#include "api/handlers.h"
+#include "api/refusal.h"
+#include "base/log.h"
+
+namespace tandem::api {
+namespace {
+
+using Endpoint = net::Task<void> (*)(ContextPtr, ExchangePtr);
+
+net::Task<void> handle_completions(ContextPtr context, ExchangePtr exchange) {
+  co_await handle_generation(context, exchange, false);
+}
+
+net::Task<void> handle_chat(ContextPtr context, ExchangePtr exchange) {
+  co_await handle_generation(context, exchange, true);
+}
+
+/// What a browser asks before it posts from another origin.
+net::Task<void> handle_preflight(ContextPtr, ExchangePtr exchange) {
+  net::HttpResponse response(200, "text/plain; charset=utf-8", "OK");
+  response.headers.set("Access-Control-Allow-Origin", "*");
+  response.headers.set("Access-Control-Allow-Methods", "*");
+  response.headers.set("Access-Control-Allow-Headers", "*");
+  co_await exchange->respond(std::move(response));
+}
+
+/// Keeps what a library throws inside this part: the client gets a 500, or a broken stream if it already has a head.
+net::Task<void> guarded(Endpoint endpoint, ContextPtr context, ExchangePtr exchange) {
+  std::string thrown;
+  try {
+    co_await endpoint(context, exchange);
+    co_return;
+  } catch (const std::exception& error) {
+    thrown = error.what();
+  }
+  log::error("{} threw: {}", exchange->request().path, thrown);
+  if (exchange->answered()) {
+    exchange->abandon();
+    co_return;
+  }
+  const Refusal refusal(500, "InternalServerError", thrown);
+  net::HttpResponse response = error_response(refusal);
+  co_await exchange->respond(std::move(response));
+}
+
+struct Route {
+  const char* method;
+  const char* path;
+  Endpoint endpoint;
+};
+
+constexpr Route kRoutes[] = {
+    {"POST", "/v1/completions", handle_completions},
+    {"POST", "/v1/chat/completions", handle_chat},
+    {"GET", "/v1/models", handle_models},
+    {"POST", "/tokenize", handle_tokenize},
+    {"POST", "/detokenize", handle_detokenize},
+    {"GET", "/health", handle_health},
+    {"GET", "/ping", handle_health},
+    {"POST", "/ping", handle_health},
+    {"GET", "/version", handle_version},
+    {"GET", "/load", handle_load},
+    {"GET", "/metrics", handle_metrics},
+    {"GET", "/metrics/", handle_metrics},
+    {"POST", "/reset_prefix_cache", handle_reset_prefix_cache},
+    {"POST", "/tandem/release", handle_release},
+};
+
+}  // namespace
+
+Service::Service(const config::ServeConfig& config, ServiceParts parts)
+    : context_(std::make_shared<Context>(config, std::move(parts))) {}
+
+void Service::install(net::HttpServer& server) {
+  server.error_body(error_body_for_status);
+  for (const Route& route : kRoutes) {
+    const Endpoint endpoint = route.endpoint;
+    server.route(route.method, route.path, [context = context_, endpoint](ExchangePtr exchange) {
+      return guarded(endpoint, context, std::move(exchange));
+    });
+    server.route("OPTIONS", route.path, [context = context_](ExchangePtr exchange) {
+      return guarded(handle_preflight, context, std::move(exchange));
+    });
+  }
+}
+
+}  // namespace tandem::api

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything but generation (vllm_api.md 3 and 4, pd_protocol.md 2.1).
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+
+#include "api/chat_prompt.h"
+#include "api/handlers.h"
+#include "api/json_writer.h"
+#include "api/request.h"
+#include "base/log.h"
+#include "config/version.h"
+
+namespace tandem::api {
+namespace {
+
+namespace json = boost::json;
+
+std::string models_json(Context& context) {
+  const auto created =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  JsonWriter writer;
+  writer.begin_object().member("object", "list").key("data").begin_array();
+  for (const std::string& name : context.config.served_model_names) {
+    writer.begin_object().member("id", name).member("object", "model").member("created", created);
+    writer.member("owned_by", "vllm").member("root", context.config.model).null_member("parent");
+    writer.member("max_model_len", context.max_model_len()).key("permission").begin_array().begin_object();
+    writer.member("id", "modelperm-" + context.random_hex(32))
+        .member("object", "model_permission")
+        .member("created", created);
+    writer.member("allow_create_engine", false).member("allow_sampling", true).member("allow_logprobs", true);
+    writer.member("allow_search_indices", false).member("allow_view", true).member("allow_fine_tuning", false);
+    writer.member("organization", "*").null_member("group").member("is_blocking", false);
+    writer.end_object().end_array().end_object();
+  }
+  writer.end_array().end_object();
+  return writer.take();
+}
+
+Outcome<std::string> tokenize_json(const Context& context, const net::HttpRequest& request) {
+  TANDEM_ASSIGN(const json::object object, read_json_body(request));
+  const Fields body(object);
+  TANDEM_TRY(check_model(context, body));
+  std::string text;
+  const bool is_prompt = body.has("prompt");
+  if (is_prompt) {
+    TANDEM_ASSIGN(const auto prompt, body.text("prompt"));
+    text = *prompt;
+  } else {
+    TANDEM_ASSIGN(ChatPrompt prompt, render_chat_prompt(context, body));
+    text = std::move(prompt.text);
+  }
+  TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", is_prompt));
+  TANDEM_ASSIGN(const bool with_strings, body.boolean("return_token_strs", false));
+  TANDEM_ASSIGN(const auto ids, tokenize(context, text, add_special, false));
+  JsonWriter writer;
+  writer.begin_object().member("count", static_cast<std::int64_t>(ids.size()));
+  writer.member("max_model_len", context.max_model_len()).key("tokens").begin_array();
+  for (const std::int32_t id : ids) writer.integer(id);
+  writer.end_array().key("token_strs");
+  if (with_strings) {
+    writer.begin_array();
+    for (const std::int32_t id : ids) writer.string(context.parts.tokenizer->id_to_piece(id));
+    writer.end_array();
+  } else {
+    writer.null();
+  }
+  writer.end_object();
+  return writer.take();
+}
+
+Outcome<std::string> detokenize_json(const Context& context, const net::HttpRequest& request) {
+  TANDEM_ASSIGN(const json::object object, read_json_body(request));
+  const Fields body(object);
+  TANDEM_TRY(check_model(context, body));
+  TANDEM_ASSIGN(const auto ids, body.token_ids("tokens"));
+  if (!ids) return validation_error("missing", "tokens", "Field required");
+  if (context.parts.tokenizer == nullptr) return bad_request("this server has no tokenizer", "tokens");
+  for (const std::int32_t id : *ids)
+    if (id < 0 || id >= context.parts.vocab_size)
+      return bad_request(
+          fmt::format("Token id {} is out of vocabulary (vocabulary size: {})", id, context.parts.vocab_size),
+          "tokens");
+  JsonWriter writer;
+  writer.begin_object().member("prompt", context.parts.tokenizer->decode(*ids, false)).end_object();
+  return writer.take();
+}
+
+/// Ends the leases that the body names. True if there was one.
+Outcome<std::string> release_json(const Context& context, const net::HttpRequest& request) {
+  TANDEM_ASSIGN(const json::object object, read_json_body(request));
+  TANDEM_ASSIGN(const KvParams params, read_kv_params(Fields(object)));
+  bool released = false;
+  for (const auto& handover : params.remote_prefill) {
+    if (!handover || !context.produces_kv()) continue;
+    context.engine().release_lease(handover->lease);
+    released = true;
+  }
+  JsonWriter writer;
+  writer.begin_object().member("released", released).end_object();
+  return writer.take();
+}
+
+net::HttpResponse response_of(const Outcome<std::string>& body) {
+  if (!body) return error_response(body.error());
+  return net::HttpResponse(200, "application/json", *body);
+}
+
+}  // namespace
+
+void add_common_headers(const Context&, const net::HttpRequest& request, net::Headers& headers) {
+  if (request.headers.find("origin")) headers.set("Access-Control-Allow-Origin", "*");
+}
+
+net::Task<Result<void>> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response) {
+  const net::HttpRequest& request = exchange->request();
+  add_common_headers(*context, request, response.headers);
+  if (context->config.enable_request_id_headers) {
+    const auto id = request.headers.find("x-request-id");
+    response.headers.set("X-Request-Id", id ? std::string(*id) : context->random_hex(32));
+  }
+  auto sent = co_await exchange->respond(std::move(response));
+  co_return sent;
+}
+
+net::Task<void> handle_models(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", models_json(*context));
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_tokenize(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response = response_of(tokenize_json(*context, exchange->request()));
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_detokenize(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response = response_of(detokenize_json(*context, exchange->request()));
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_health(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response(context->engine().healthy() ? 200 : 503, "", "");
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_version(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", fmt::format(R"({{"version":"{}"}})", config::version()));
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", fmt::format(R"({{"server_load":{}}})", context->in_flight));
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", context->parts.metrics->expose());
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_reset_prefix_cache(ContextPtr context, ExchangePtr exchange) {
+  if (!context->engine().reset_prefix_cache()) log::warning("the prefix cache was not reset: blocks are in use");
+  net::HttpResponse response(200, "", "");
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange) {
+  auto body = release_json(*context, exchange->request());
+  net::HttpResponse response(200, "application/json", body ? *body : R"({"released":false})");
+  co_await send(context, exchange, std::move(response));
+}
+
+}  // namespace tandem::api
