@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns a rank's KV memory: a memfd mapping that a decoder on the same host can map too, holding the blocks of Layout and,
-// after them, one generation counter a block. The counter grows whenever a block is given to a new owner, so that a
-// reader can tell after a copy whether the block was still the one it was promised.
+// Owns a rank's KV memory: a memfd mapping that a decoder on the same host can map too, holding the blocks of Layout
+// and, after them, one generation counter a block. The counter grows whenever a block is given to a new owner, so that
+// a reader can tell after a copy whether the block was still the one it was promised.
 #pragma once
 
 #include <atomic>

@@ -29,6 +29,8 @@ struct Layout {
   /// Identity of what the numbers mean: weights, architecture, RoPE settings, compute type. Equal or no exchange.
   std::string fingerprint;
 
+  friend bool operator==(const Layout&, const Layout&) = default;
+
   std::size_t token_bytes() const { return static_cast<std::size_t>(head_dim) * element_bytes(element); }
   std::size_t head_bytes() const { return static_cast<std::size_t>(block_size) * token_bytes(); }
   std::size_t kv_bytes() const { return static_cast<std::size_t>(num_kv_heads) * head_bytes(); }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,15 +22,15 @@ struct LeaseId {
 };
 
 struct Handover {
-  std::string engine_id;           ///< remote_engine_id
-  std::string host;                ///< remote_host
-  std::uint16_t port = 0;          ///< remote_port: base port of that engine; a rank listens on port + tp rank
-  std::vector<kv::BlockId> blocks; ///< remote_block_ids: all blocks of the prompt in order
-  std::int32_t last_token = -1;    ///< last_token_id; informational
-  LeaseId lease;                   ///< tandem.lease
-  std::int64_t num_tokens = 0;     ///< tandem.num_tokens: tokens whose KV the blocks hold
-  std::int32_t block_size = 0;     ///< tandem.block_size
-  std::int32_t tp_size = 1;        ///< tandem.tp_size
+  std::string engine_id;            ///< remote_engine_id
+  std::string host;                 ///< remote_host
+  std::uint16_t port = 0;           ///< remote_port: base port of that engine; a rank listens on port + tp rank
+  std::vector<kv::BlockId> blocks;  ///< remote_block_ids: all blocks of the prompt in order
+  std::int32_t last_token = -1;     ///< last_token_id; informational
+  LeaseId lease;                    ///< tandem.lease
+  std::int64_t num_tokens = 0;      ///< tandem.num_tokens: tokens whose KV the blocks hold
+  std::int32_t block_size = 0;      ///< tandem.block_size
+  std::int32_t tp_size = 1;         ///< tandem.tp_size
 };
 
 boost::json::object to_json(const Handover& handover);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,16 @@ enum class TransportChoice {
   kTcp,
 };
 
+class EventLoop;
+class Transport;
+
+/// Seams for fault tests; left alone in production.
+struct TransferHooks {
+  /// Wraps the transport that was chosen for a peer (fault_transport.h).
+  std::function<std::shared_ptr<Transport>(EventLoop&, std::shared_ptr<Transport>)> wrap_transport;
+  bool send_heartbeats = true;  ///< false: a consumer that holds leases but never renews them
+};
+
 struct TransferOptions {
   std::string engine_id;
   bool producer = false;  ///< listens, opens leases
@@ -33,10 +44,13 @@ struct TransferOptions {
   std::string bind_host = "0.0.0.0";
   std::string advertised_host = "127.0.0.1";  ///< what Handover::host says
   std::uint16_t port = 0;                     ///< kv_port (+ rank); 0: any free one (tests)
+  std::int32_t tp_rank = 0;                   ///< Handover::port is the bound port minus this
+  std::int32_t tp_size = 1;
   TransportChoice transport = TransportChoice::kAuto;
-  std::chrono::milliseconds lease_term{30'000};      ///< renewed by heartbeats every third of it
+  std::chrono::milliseconds lease_term{30'000};  ///< renewed by heartbeats every third of it
   std::chrono::milliseconds connect_timeout{5'000};
-  std::chrono::milliseconds fetch_timeout{60'000};   ///< without any progress
+  std::chrono::milliseconds fetch_timeout{60'000};  ///< without any progress
+  TransferHooks hooks;
 };
 
 enum class LeaseEnd { kDone, kDropped, kExpired, kPeerDied, kRevoked };
@@ -46,8 +60,8 @@ std::string_view lease_end_name(LeaseEnd end);
 struct FetchStats {
   std::string_view transport;  ///< "shm", "tcp"
   std::uint64_t bytes = 0;
-  std::uint64_t copies = 0;    ///< runs after merging
-  double wait_seconds = 0.0;   ///< until the owner granted the lease
+  std::uint64_t copies = 0;   ///< runs after merging
+  double wait_seconds = 0.0;  ///< until the owner granted the lease
   double copy_seconds = 0.0;
   double verify_seconds = 0.0;
 };
@@ -74,7 +88,7 @@ class TransferEngine {
   virtual std::uint16_t port() const = 0;
 
   // Producer.
-  /// Called whenever a lease ends by itself (not by revoke); the blocks may then be freed.
+  /// Called exactly once a lease, also for kRevoked; the blocks may then be freed. Set before the first open_lease.
   virtual void on_lease_end(std::function<void(LeaseId, LeaseEnd)> callback) = 0;
   /// Promises `blocks` (already holding KV of num_tokens tokens) for one lease term. The owner must keep a reference to
   /// them until on_lease_end.
@@ -89,13 +103,17 @@ class TransferEngine {
   virtual void hold(const Handover& source) = 0;
   /// "No": the lease is not needed any more (rejected, aborted, or fully cached here).
   virtual void drop(const Handover& source) = 0;
-  /// Fetches into the destination blocks, verifies checksums and generations, then releases the lease (its hold).
+  /// Fetches into the destination blocks, verifies checksums and generations, then releases the lease (its hold;
+  /// without a hold() before, it holds by itself). At most kMaxFetches at a time, then resource_exhausted.
   virtual FetchId fetch(Fetch fetch, FetchDone done) = 0;
   /// `done` is still called, with kCancelled unless it had finished.
   virtual void cancel(FetchId fetch) = 0;
 
-  /// Ends all fetches and leases, closes sockets, joins threads.
+  /// Ends all fetches (kCancelled) and leases (kRevoked), closes sockets, joins threads. Not from a callback.
+  /// Afterwards fetch() calls `done` at once, on the caller's thread; the rest does nothing.
   virtual void stop() = 0;
+
+  static constexpr std::size_t kMaxFetches = 4096;
 };
 
 }  // namespace tandem::transfer

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// CRC32C (Castagnoli, reflected, as iSCSI and ext4 use it): guards every piece of KV from the rank that wrote it to the
+// rank that reads it. SSE4.2 where the CPU has it, tables elsewhere; both give the same numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tandem::transfer {
+
+/// CRC of `data` following bytes whose CRC is `previous` (0: none): crc32c(b, crc32c(a)) == crc32c(ab). Thread-safe.
+std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t previous = 0);
+
+/// The table-driven form that CPUs without SSE4.2 get; tests compare it with crc32c().
+std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t previous = 0);
+
+}  // namespace tandem::transfer

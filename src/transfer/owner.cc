@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections and leases of the owner's side; owner_reads.cc has checksums and grants.
+#include "transfer/owner.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tandem::transfer {
+namespace {
+
+constexpr std::size_t kMaxConnections = 8192;
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+wire::Ended to_wire(LeaseEnd end) {
+  switch (end) {
+    case LeaseEnd::kDone:
+      return wire::Ended::kDone;
+    case LeaseEnd::kDropped:
+      return wire::Ended::kDropped;
+    case LeaseEnd::kExpired:
+      return wire::Ended::kExpired;
+    case LeaseEnd::kPeerDied:
+      return wire::Ended::kPeerDied;
+    case LeaseEnd::kRevoked:
+      return wire::Ended::kRevoked;
+  }
+  return wire::Ended::kUnknown;
+}
+
+std::string address_name(const sockaddr_storage& address, socklen_t size) {
+  char host[NI_MAXHOST] = "?";
+  char port[NI_MAXSERV] = "?";
+  (void)getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+  return fmt::format("{} port {}", host, port);
+}
+
+}  // namespace
+
+Owner::Owner(Context& context, Socket listener, Socket memory_listener, std::string memory_name)
+    : context_(context),
+      listener_(std::move(listener)),
+      memory_listener_(std::move(memory_listener)),
+      memory_name_(std::move(memory_name)),
+      table_(context.options.lease_term),
+      sums_(context.memory) {}
+
+Owner::~Owner() = default;
+
+void Owner::start() {
+  listener_watch_ = context_.loop.watch(listener_.fd(), EPOLLIN, [this](std::uint32_t) { accept_readers(); });
+  if (memory_listener_) {
+    memory_watch_ = context_.loop.watch(memory_listener_.fd(), EPOLLIN, [this](std::uint32_t) { accept_memory(); });
+  }
+  tick();
+}
+
+// ---- connections
+
+void Owner::accept_readers() {
+  for (;;) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    Socket socket(accept4(listener_.fd(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      // Out of descriptors: the listener stays readable, so look away for a while instead of spinning.
+      log::warning("transfer: cannot accept a reader: {}", std::strerror(errno));
+      context_.loop.change(listener_watch_, listener_.fd(), 0);
+      context_.loop.after(kAcceptPause, [this] {
+        if (!stopping_) context_.loop.change(listener_watch_, listener_.fd(), EPOLLIN);
+      });
+      return;
+    }
+    if (peers_.size() >= kMaxConnections) continue;  // closed by going out of scope
+    tune(socket, context_.options.lease_term);
+    const ConnectionId id = next_connection_++;
+    Peer& peer = peers_[id];
+    peer.connection = std::make_shared<Connection>(context_.loop, std::move(socket), address_name(address, size));
+    peer.connection->on_writable([this, id] {
+      const auto found = peers_.find(id);
+      if (found == peers_.end()) return;
+      if (!found->second.sender) return pump_grants(found->second);
+      if (!found->second.sender->on_writable()) drop_connection(id);
+    });
+    peer.connection->start([this, id](wire::Message message) { on_message(id, std::move(message)); },
+                           [this, id](const Status& why) { on_closed(id, why); });
+    context_.loop.after(context_.options.connect_timeout, [this, id] {
+      const auto found = peers_.find(id);
+      if (found != peers_.end() && !found->second.identity && !found->second.sender) drop_connection(id);
+    });
+  }
+}
+
+void Owner::accept_memory() {
+  for (;;) {
+    const Socket socket(accept4(memory_listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      log::warning("transfer: cannot accept a reader of shared memory: {}", std::strerror(errno));
+      context_.loop.change(memory_watch_, memory_listener_.fd(), 0);
+      context_.loop.after(kAcceptPause, [this] {
+        if (!stopping_) context_.loop.change(memory_watch_, memory_listener_.fd(), EPOLLIN);
+      });
+      return;
+    }
+    serve_memory(socket, context_.memory.fd(), context_.memory.mapped_bytes(), context_.memory.generations_offset());
+  }
+}
+
+void Owner::on_closed(ConnectionId id, const Status& why) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  if (why.code() != Code::kUnavailable) log::warning("transfer: {}", why.message());
+  drop_connection(id);
+}
+
+void Owner::drop_connection(ConnectionId id) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  Peer peer = std::move(found->second);
+  peers_.erase(found);
+  peer.connection->close();
+  if (peer.sender) {
+    const auto read = reads_.find(peer.token);
+    if (read != reads_.end() && read->second.data == id) read->second.data = 0;
+  }
+  std::vector<Token> tokens;
+  for (const auto& [fetch, token] : peer.reads) tokens.push_back(token);
+  for (const Token token : tokens) end_read(token, {});
+  if (!peer.identity) return;
+  for (auto& [lease, info] : leases_) info.holders.erase(id);
+  const auto count = control_connections_.find(peer.identity->incarnation);
+  if (count != control_connections_.end() && --count->second == 0) {
+    control_connections_.erase(count);
+    table_.holder_lost(peer.identity->incarnation, context_.loop.now());
+  }
+}
+
+void Owner::refuse(ConnectionId id, Status why) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  // A data connection that comes after its grant has ended is a cancelled fetch, nothing to worry about.
+  if (why.code() != Code::kUnavailable) {
+    log::warning("transfer: {}: {}", found->second.connection->peer(), why.message());
+  }
+  found->second.connection->send(wire::Refused{why.code(), why.message()});
+  drop_connection(id);
+}
+
+// ---- messages
+
+void Owner::on_message(ConnectionId id, wire::Message message) {
+  // A lease is known from the moment its hand-over can be in anybody's hands.
+  absorb_opened();
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  const bool first = !peer.identity && !peer.sender;
+  const bool opener = std::holds_alternative<wire::Hello>(message) || std::holds_alternative<wire::Attach>(message);
+  const bool data = std::holds_alternative<wire::Pull>(message);
+  if (first != opener || (!first && data != static_cast<bool>(peer.sender))) {
+    return refuse(id, Status(Code::kInvalidArgument, fmt::format("message {} out of order", message.index() + 1)));
+  }
+  std::visit(
+      [&](const auto& value) {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, wire::Done>) {
+          release(peer, value.lease, LeaseEnd::kDone);
+        } else if constexpr (std::is_same_v<T, wire::Drop>) {
+          release(peer, value.lease, LeaseEnd::kDropped);
+        } else if constexpr (std::is_same_v<T, wire::Refused>) {
+          log::warning("transfer: {} gives up: {}", peer.connection->peer(), value.message);
+          drop_connection(id);
+        } else if constexpr (requires { handle(id, peer, value); }) {
+          handle(id, peer, value);
+        } else {
+          refuse(id,
+                 Status(Code::kInvalidArgument, fmt::format("message {} is not for an owner", message.index() + 1)));
+        }
+      },
+      message);
+}
+
+void Owner::handle(ConnectionId, Peer& peer, const wire::Hello& message) {
+  peer.identity = message.identity;
+  peer.compatible = check_compatible(context_.identity, message.identity);
+  ++control_connections_[message.identity.incarnation];
+  if (!peer.compatible.ok()) log::error("transfer: {}", peer.compatible.message());
+  wire::Welcome welcome;
+  welcome.identity = context_.identity;
+  welcome.lease_term_ms = static_cast<std::uint32_t>(context_.options.lease_term.count());
+  welcome.shm_name = memory_listener_ ? memory_name_ : "";
+  peer.connection->send(welcome);
+}
+
+void Owner::handle(ConnectionId id, Peer& peer, const wire::Hold& message) {
+  if (renew_one(id, peer, message.lease)) return;
+  peer.connection->send(wire::LeasesEnded{{{message.lease, why_gone(message.lease)}}});
+}
+
+void Owner::handle(ConnectionId id, Peer& peer, const wire::Renew& message) {
+  wire::LeasesEnded gone;
+  for (const LeaseId lease : message.leases) {
+    if (!renew_one(id, peer, lease)) gone.leases.emplace_back(lease, why_gone(lease));
+  }
+  if (!gone.leases.empty()) peer.connection->send(gone);
+  peer.connection->send(wire::RenewReply{message.sequence});
+}
+
+bool Owner::renew_one(ConnectionId id, Peer& peer, LeaseId lease) {
+  const bool renewed = peer.compatible.ok() && lease.incarnation == context_.identity.incarnation &&
+                       table_.renew(lease.id, peer.identity->incarnation, context_.loop.now());
+  if (!renewed) {
+    context_.metrics.ignored_messages.add();
+    return false;
+  }
+  leases_.at(lease.id).holders.insert(id);
+  return true;
+}
+
+wire::Ended Owner::why_gone(LeaseId lease) const {
+  if (lease.incarnation != context_.identity.incarnation) return wire::Ended::kUnknown;
+  const std::optional<LeaseEnd> end = table_.ended_as(lease.id);
+  return end ? to_wire(*end) : wire::Ended::kUnknown;
+}
+
+void Owner::release(Peer& peer, LeaseId lease, LeaseEnd end) {
+  const auto result = lease.incarnation == context_.identity.incarnation
+                          ? table_.release(lease.id, peer.identity->incarnation, end)
+                          : LeaseTable::Release::kIgnored;
+  if (result == LeaseTable::Release::kIgnored) context_.metrics.ignored_messages.add();
+  if (result == LeaseTable::Release::kEnded) end_lease(lease.id, end);
+}
+
+// ---- leases
+
+std::uint64_t Owner::open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens) {
+  const kv::Layout& layout = context_.memory.layout();
+  TANDEM_ASSERT(num_tokens >= 0 && num_tokens <= static_cast<std::int64_t>(blocks.size()) * layout.block_size,
+                "a lease's blocks must hold its tokens");
+  for (const kv::BlockId block : blocks) TANDEM_ASSERT(block >= 0 && block < layout.num_blocks, "unknown block");
+  Opened opened{random_id(), std::move(blocks), num_tokens};
+  const std::uint64_t id = opened.lease;
+  const std::lock_guard lock(opened_mutex_);
+  opened_.push_back(std::move(opened));
+  return id;
+}
+
+void Owner::absorb_opened() {
+  std::vector<Opened> opened;
+  {
+    const std::lock_guard lock(opened_mutex_);
+    opened.swap(opened_);
+  }
+  for (Opened& one : opened) {
+    Lease& lease = leases_[one.lease];
+    lease.members.insert(one.blocks.begin(), one.blocks.end());
+    lease.blocks = std::move(one.blocks);
+    lease.num_tokens = one.num_tokens;
+    table_.open(one.lease, context_.loop.now());
+    context_.metrics.leases_open.set(static_cast<double>(table_.size()));
+    if (stopping_) {
+      table_.revoke(one.lease);
+      end_lease(one.lease, LeaseEnd::kRevoked);
+    } else {
+      sum_lease(one.lease);
+    }
+  }
+}
+
+void Owner::revoke(LeaseId lease) {
+  absorb_opened();
+  if (lease.incarnation != context_.identity.incarnation || !table_.revoke(lease.id)) return;
+  end_lease(lease.id, LeaseEnd::kRevoked);
+}
+
+void Owner::tick() {
+  if (stopping_) return;
+  for (const auto& [lease, end] : table_.expire(context_.loop.now())) end_lease(lease, end);
+  const Duration pause =
+      std::clamp<Duration>(context_.options.lease_term / 10, std::chrono::milliseconds(5), std::chrono::seconds(1));
+  context_.loop.after(pause, [this] { tick(); });
+}
+
+void Owner::end_lease(std::uint64_t id, LeaseEnd end) {
+  Lease& lease = leases_.at(id);
+  lease.ended = end;
+  context_.metrics.leases_open.set(static_cast<double>(table_.size()));
+  if (lease.summing) lease.summing->cancel();
+  if (end != LeaseEnd::kDone && end != LeaseEnd::kDropped) tell_holders(id, lease, to_wire(end));
+  ++lease.pins;  // until all reads are gone through
+  const Status why(Code::kUnavailable,
+                   fmt::format("the prefiller ended the lease of these blocks: {}", lease_end_name(end)),
+                   Scope::kTransfer);
+  const std::vector<Token> tokens(lease.reads.begin(), lease.reads.end());
+  for (const Token token : tokens) {
+    Read& read = reads_.at(token);
+    const bool mapped = read.via == wire::Via::kShm && read.granted;
+    if (end == LeaseEnd::kRevoked && mapped && !stopping_) {
+      // We cannot stop a mapped read; its reader says when it has stopped, or has no more than its grace.
+      read.leaving = true;
+      ++lease.pins;
+      peers_.at(read.control).connection->send(wire::FetchError{read.fetch, why.code(), why.message()});
+      context_.loop.after(context_.options.lease_term / 3, [this, token] { end_read(token, {}); });
+    } else {
+      end_read(token, why);
+    }
+  }
+  unpin(id);
+}
+
+void Owner::tell_holders(std::uint64_t id, const Lease& lease, wire::Ended reason) {
+  for (const ConnectionId holder : lease.holders) {
+    const auto peer = peers_.find(holder);
+    if (peer == peers_.end()) continue;
+    peer->second.connection->send(wire::LeasesEnded{{{LeaseId{context_.identity.incarnation, id}, reason}}});
+  }
+}
+
+void Owner::unpin(std::uint64_t id) {
+  const auto found = leases_.find(id);
+  TANDEM_ASSERT(found != leases_.end() && found->second.pins > 0, "a lease lost its pin");
+  if (--found->second.pins > 0 || !found->second.ended) return;
+  const LeaseEnd end = *found->second.ended;
+  leases_.erase(found);
+  context_.metrics.count_end(end);
+  if (on_lease_end_) on_lease_end_(LeaseId{context_.identity.incarnation, id}, end);
+  if (stopping_ && leases_.empty() && stopped_) std::exchange(stopped_, nullptr)();
+}
+
+void Owner::stop(std::function<void()> stopped) {
+  stopping_ = true;
+  context_.loop.unwatch(listener_watch_, listener_.fd());
+  listener_ = Socket();
+  if (memory_listener_) context_.loop.unwatch(memory_watch_, memory_listener_.fd());
+  memory_listener_ = Socket();
+  absorb_opened();
+  for (const std::uint64_t id : table_.ids()) {
+    table_.revoke(id);
+    end_lease(id, LeaseEnd::kRevoked);
+  }
+  std::vector<ConnectionId> connections;
+  for (const auto& [id, peer] : peers_) connections.push_back(id);
+  for (const ConnectionId id : connections) drop_connection(id);
+  if (leases_.empty()) return stopped();
+  stopped_ = std::move(stopped);
+}
+
+}  // namespace tandem::transfer

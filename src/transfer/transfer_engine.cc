@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts the sides of a transfer engine together and gives them their threads: one loop, two for copies and checksums,
+// one for calls that may block.
+#include "transfer/transfer_engine.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "transfer/context.h"
+#include "transfer/owner.h"
+#include "transfer/reader.h"
+
+namespace tandem::transfer {
+namespace {
+
+constexpr int kCopyThreads = 2;
+
+class EngineImpl final : public TransferEngine {
+ public:
+  EngineImpl(const TransferOptions& options, kv::CacheMemory& memory, obs::Registry& registry,
+             std::unique_ptr<EventLoop> loop, wire::Identity identity)
+      : loop_(std::move(loop)),
+        metrics_(registry),
+        context_{options, memory, std::move(identity), metrics_, *loop_, pool_, blocking_} {}
+  ~EngineImpl() override { stop(); }
+
+  /// Sockets first: an error leaves nothing running.
+  Result<void> open() {
+    const TransferOptions& options = context_.options;
+    if (options.producer) {
+      TANDEM_ASSIGN(Socket listener, listen_tcp(options.bind_host, options.port));
+      port_ = bound_port(listener);
+      Socket memory_listener;
+      const std::string name = fmt::format("{:x}-{:x}", context_.identity.incarnation, random_id());
+      if (options.transport != TransportChoice::kTcp) {
+        auto made = listen_memory(name);
+        if (made) {
+          memory_listener = std::move(*made);
+        } else if (options.transport == TransportChoice::kShm) {
+          return made.error();
+        } else {
+          log::info("transfer: {}: peers on this host will use TCP", made.error().message());
+        }
+      }
+      owner_.emplace(context_, std::move(listener), std::move(memory_listener), name);
+    }
+    if (options.consumer) reader_.emplace(context_);
+    thread_ = std::jthread([this] { loop_->run(); });
+    if (owner_) loop_->post([this] { owner_->start(); });
+    return {};
+  }
+
+  std::uint64_t incarnation() const override { return context_.identity.incarnation; }
+  std::uint16_t port() const override { return port_; }
+
+  void on_lease_end(std::function<void(LeaseId, LeaseEnd)> callback) override {
+    TANDEM_ASSERT(owner_.has_value(), "only a producer has leases");
+    post([this, callback = std::move(callback)] { owner_->on_lease_end(callback); });
+  }
+
+  Handover open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens, std::int32_t last_token) override {
+    TANDEM_ASSERT(owner_.has_value(), "only a producer can open a lease");
+    Handover handover;
+    handover.engine_id = context_.options.engine_id;
+    handover.host = context_.options.advertised_host;
+    handover.port = static_cast<std::uint16_t>(port_ - context_.options.tp_rank);
+    handover.blocks = blocks;
+    handover.last_token = last_token;
+    handover.num_tokens = num_tokens;
+    handover.block_size = context_.memory.layout().block_size;
+    handover.tp_size = context_.options.tp_size;
+    handover.lease = {incarnation(), owner_->open_lease(std::move(blocks), num_tokens)};
+    post([this] { owner_->absorb_opened(); });
+    return handover;
+  }
+
+  void revoke(LeaseId lease) override {
+    if (owner_) post([this, lease] { owner_->revoke(lease); });
+  }
+
+  void hold(const Handover& source) override {
+    if (reader_) post([this, source] { reader_->hold(source); });
+  }
+
+  void drop(const Handover& source) override {
+    if (reader_) post([this, source] { reader_->drop(source); });
+  }
+
+  FetchId fetch(Fetch fetch, FetchDone done) override {
+    const FetchId id = next_fetch_.fetch_add(1);
+    if (!reader_) {
+      done(id,
+           Status(Code::kFailedPrecondition, "this instance is not a KV consumer; check kv_role", Scope::kTransfer));
+      return id;
+    }
+    const bool over = fetches_.fetch_add(1) >= kMaxFetches;
+    const auto counted = [this, done = std::move(done)](FetchId which, Result<FetchStats> result) {
+      fetches_.fetch_sub(1);
+      done(which, std::move(result));
+    };
+    if (over) {
+      const auto refuse = [id, counted] {
+        counted(id, Status(Code::kResourceExhausted, fmt::format("more than {} fetches at a time", kMaxFetches)));
+      };
+      if (!post(refuse)) refuse();
+      return id;
+    }
+    if (!post([this, id, fetch = std::move(fetch), counted] { reader_->fetch(id, fetch, counted); })) {
+      counted(id, Status(Code::kCancelled, "the transfer engine has stopped", Scope::kTransfer));
+    }
+    return id;
+  }
+
+  void cancel(FetchId fetch) override {
+    if (reader_) post([this, fetch] { reader_->cancel(fetch); });
+  }
+
+  void stop() override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!std::exchange(accepting_, false)) return;
+      if (!thread_.joinable()) return;
+      loop_->post([this] { stop_sides(); });
+    }
+    thread_.join();
+  }
+
+ private:
+  /// False after stop(): what is posted later than the end of the sides would never run.
+  bool post(EventLoop::Task task) {
+    const std::lock_guard lock(mutex_);
+    if (!accepting_) return false;
+    loop_->post(std::move(task));
+    return true;
+  }
+
+  /// Loop thread: readers first, they may be reading from ourselves.
+  void stop_sides() {
+    const auto stop_owner = [this] {
+      if (!owner_) return loop_->stop();
+      owner_->stop([this] { loop_->stop(); });
+    };
+    if (!reader_) return stop_owner();
+    reader_->stop(stop_owner);
+  }
+
+  // Order matters: pool threads post to the loop, the sides use both.
+  std::unique_ptr<EventLoop> loop_;
+  WorkPool pool_{kCopyThreads};
+  WorkPool blocking_{1};
+  TransferMetrics metrics_;
+  Context context_;
+  std::optional<Owner> owner_;
+  std::optional<Reader> reader_;
+  std::uint16_t port_ = 0;
+  std::atomic<FetchId> next_fetch_{1};
+  std::atomic<std::size_t> fetches_{0};
+  std::mutex mutex_;
+  bool accepting_ = true;  ///< guarded by mutex_
+  std::jthread thread_;
+};
+
+Result<void> check_options(const TransferOptions& options, const kv::Layout& layout) {
+  const auto bad = [](std::string what) { return Status(Code::kInvalidArgument, std::move(what), Scope::kProcess); };
+  if (options.engine_id.empty() || options.engine_id.size() > 1024) return bad("engine_id must have 1 to 1024 bytes");
+  if (options.tp_size < 1 || options.tp_rank < 0 || options.tp_rank >= options.tp_size) {
+    return bad(fmt::format("rank {} of tensor-parallel size {} does not exist", options.tp_rank, options.tp_size));
+  }
+  if (options.lease_term < std::chrono::milliseconds(10) || options.lease_term > std::chrono::hours(24)) {
+    return bad(fmt::format("lease term of {} ms, expected 10 ms to a day", options.lease_term.count()));
+  }
+  if (options.connect_timeout.count() <= 0 || options.fetch_timeout.count() <= 0) {
+    return bad("connect and fetch timeouts must be positive");
+  }
+  if (layout.fingerprint.size() > 16 * 1024) return bad("the model fingerprint is longer than 16 KiB");
+  const std::int64_t pieces = std::int64_t{2} * layout.num_layers * layout.num_kv_heads;
+  if (pieces > wire::kMaxPiecesPerBlock) {
+    return bad(fmt::format("{} layers of {} KV heads need {} checksums a block, the limit is {}", layout.num_layers,
+                           layout.num_kv_heads, pieces, wire::kMaxPiecesPerBlock));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TransferEngine>> TransferEngine::start(const TransferOptions& options, kv::CacheMemory& memory,
+                                                              obs::Registry& metrics) {
+  TANDEM_TRY(check_options(options, memory.layout()));
+  TANDEM_ASSIGN(std::unique_ptr<EventLoop> loop, EventLoop::create());
+  wire::Identity identity;
+  identity.engine_id = options.engine_id;
+  identity.incarnation = new_incarnation();
+  identity.boot_id = kernel_boot_id();
+  identity.layout = memory.layout();
+  identity.tp_rank = options.tp_rank;
+  identity.tp_size = options.tp_size;
+  auto engine = std::make_unique<EngineImpl>(options, memory, metrics, std::move(loop), std::move(identity));
+  TANDEM_TRY(engine->open());
+  return std::unique_ptr<TransferEngine>(std::move(engine));
+}
+
+}  // namespace tandem::transfer

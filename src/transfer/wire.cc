@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/wire.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+namespace tandem::transfer::wire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers go to the wire as they lie in memory");
+
+constexpr std::size_t kMaxName = 1024;
+constexpr std::size_t kMaxFingerprint = 16 * 1024;
+constexpr std::size_t kMaxErrorText = 4096;
+
+class Writer {
+ public:
+  explicit Writer(std::vector<std::byte>& out) : out_(out) {}
+
+  template <class T>
+  void number(T value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    out_.insert(out_.end(), bytes, bytes + sizeof(T));
+  }
+  void text(std::string_view value, std::size_t most) {
+    value = value.substr(0, most);
+    number(static_cast<std::uint32_t>(value.size()));
+    const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
+    out_.insert(out_.end(), bytes, bytes + value.size());
+  }
+  void lease(LeaseId value) {
+    number(value.incarnation);
+    number(value.id);
+  }
+  template <class T>
+  void numbers(const std::vector<T>& values) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+    out_.insert(out_.end(), bytes, bytes + values.size() * sizeof(T));
+  }
+
+ private:
+  std::vector<std::byte>& out_;
+};
+
+/// Reads within the payload; after the first failure all reads give zeros and ok() is false.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  template <class T>
+  T number() {
+    static_assert(std::is_arithmetic_v<T>);
+    T value{};
+    if (rest_.size() < sizeof(T)) {
+      fail("ends too early");
+      return value;
+    }
+    std::memcpy(&value, rest_.data(), sizeof(T));
+    rest_ = rest_.subspan(sizeof(T));
+    return value;
+  }
+  template <class Enum>
+  Enum choice(Enum highest) {
+    const auto value = number<std::uint8_t>();
+    if (value > static_cast<std::uint8_t>(highest)) fail("has an unknown choice");
+    return ok() ? static_cast<Enum>(value) : Enum{};
+  }
+  std::string text(std::size_t most) {
+    const auto size = number<std::uint32_t>();
+    if (size > most || size > rest_.size()) {
+      fail("has too long a text");
+      return {};
+    }
+    std::string value(reinterpret_cast<const char*>(rest_.data()), size);
+    rest_ = rest_.subspan(size);
+    return value;
+  }
+  LeaseId lease() {
+    LeaseId value;
+    value.incarnation = number<std::uint64_t>();
+    value.id = number<std::uint64_t>();
+    return value;
+  }
+  /// A count of things of `each` bytes, of which the payload must still have that many.
+  std::size_t count(std::size_t most, std::size_t each) {
+    const auto value = number<std::uint32_t>();
+    if (value > most || value > rest_.size() / each) {
+      fail("has an impossible count");
+      return 0;
+    }
+    return value;
+  }
+  std::vector<std::uint32_t> numbers(std::size_t count) {
+    if (count > rest_.size() / sizeof(std::uint32_t)) {
+      fail("ends too early");
+      return {};
+    }
+    std::vector<std::uint32_t> values(count);
+    if (count > 0) std::memcpy(values.data(), rest_.data(), count * sizeof(std::uint32_t));
+    rest_ = rest_.subspan(count * sizeof(std::uint32_t));
+    return values;
+  }
+  std::size_t left() const { return rest_.size(); }
+  void fail(const char* why) {
+    if (why_ == nullptr) why_ = why;
+    rest_ = {};
+  }
+  bool ok() const { return why_ == nullptr; }
+  const char* why() const { return why_; }
+
+ private:
+  std::span<const std::byte> rest_;
+  const char* why_ = nullptr;
+};
+
+void write(Writer& out, const kv::Layout& layout) {
+  for (const std::int32_t value : {layout.num_layers, layout.num_blocks, layout.block_size, layout.total_kv_heads,
+                                   layout.first_kv_head, layout.num_kv_heads, layout.head_dim}) {
+    out.number(value);
+  }
+  out.number(layout.element);
+  out.text(layout.fingerprint, kMaxFingerprint);
+}
+
+/// Positive sizes whose product cannot overflow, heads inside the model, one block's checksums in a frame.
+bool sane(const kv::Layout& layout) {
+  std::uint64_t bytes = 2 * kv::element_bytes(layout.element);
+  for (const std::int32_t factor :
+       {layout.num_layers, layout.num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim}) {
+    if (factor <= 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(factor), &bytes)) return false;
+  }
+  if (bytes > (std::uint64_t{1} << 56)) return false;
+  const std::uint64_t pieces = std::uint64_t{2} * static_cast<std::uint64_t>(layout.num_layers) *
+                               static_cast<std::uint64_t>(layout.num_kv_heads);
+  return layout.first_kv_head >= 0 && layout.num_kv_heads <= layout.total_kv_heads &&
+         layout.first_kv_head <= layout.total_kv_heads - layout.num_kv_heads && pieces <= kMaxPiecesPerBlock;
+}
+
+kv::Layout read_layout(Reader& in) {
+  kv::Layout layout;
+  for (std::int32_t* field : {&layout.num_layers, &layout.num_blocks, &layout.block_size, &layout.total_kv_heads,
+                              &layout.first_kv_head, &layout.num_kv_heads, &layout.head_dim}) {
+    *field = in.number<std::int32_t>();
+  }
+  layout.element = in.choice(kv::ElementType::kF32);
+  layout.fingerprint = in.text(kMaxFingerprint);
+  if (in.ok() && !sane(layout)) in.fail("has an impossible KV layout");
+  return layout;
+}
+
+void write(Writer& out, const Identity& identity) {
+  out.text(identity.engine_id, kMaxName);
+  out.number(identity.incarnation);
+  out.text(identity.boot_id, kMaxName);
+  write(out, identity.layout);
+  out.number(identity.tp_rank);
+  out.number(identity.tp_size);
+}
+
+Identity read_identity(Reader& in) {
+  Identity identity;
+  identity.engine_id = in.text(kMaxName);
+  identity.incarnation = in.number<std::uint64_t>();
+  identity.boot_id = in.text(kMaxName);
+  identity.layout = read_layout(in);
+  identity.tp_rank = in.number<std::int32_t>();
+  identity.tp_size = in.number<std::int32_t>();
+  if (identity.tp_size < 1 || identity.tp_rank < 0 || identity.tp_rank >= identity.tp_size) {
+    in.fail("has an impossible tensor-parallel rank");
+  }
+  return identity;
+}
+
+// One write and one read a message, in the order of the variant.
+
+void write(Writer& out, const Hello& message) { write(out, message.identity); }
+void read(Reader& in, Hello& message) { message.identity = read_identity(in); }
+
+void write(Writer& out, const Welcome& message) {
+  write(out, message.identity);
+  out.number(message.lease_term_ms);
+  out.text(message.shm_name, kMaxName);
+}
+void read(Reader& in, Welcome& message) {
+  message.identity = read_identity(in);
+  message.lease_term_ms = in.number<std::uint32_t>();
+  message.shm_name = in.text(kMaxName);
+  if (message.lease_term_ms == 0) in.fail("has a lease term of zero");
+}
+
+void write(Writer& out, const Hold& message) { out.lease(message.lease); }
+void read(Reader& in, Hold& message) { message.lease = in.lease(); }
+
+void write(Writer& out, const Renew& message) {
+  out.number(message.sequence);
+  out.number(static_cast<std::uint32_t>(message.leases.size()));
+  for (const LeaseId lease : message.leases) out.lease(lease);
+}
+void read(Reader& in, Renew& message) {
+  message.sequence = in.number<std::uint64_t>();
+  message.leases.resize(in.count(kMaxLeases, 16));
+  for (LeaseId& lease : message.leases) lease = in.lease();
+}
+
+void write(Writer& out, const RenewReply& message) { out.number(message.sequence); }
+void read(Reader& in, RenewReply& message) { message.sequence = in.number<std::uint64_t>(); }
+
+void write(Writer& out, const LeasesEnded& message) {
+  out.number(static_cast<std::uint32_t>(message.leases.size()));
+  for (const auto& [lease, reason] : message.leases) {
+    out.lease(lease);
+    out.number(reason);
+  }
+}
+void read(Reader& in, LeasesEnded& message) {
+  message.leases.resize(in.count(kMaxLeases, 17));
+  for (auto& [lease, reason] : message.leases) {
+    lease = in.lease();
+    reason = in.choice(Ended::kUnknown);
+  }
+}
+
+void write(Writer& out, const Done& message) { out.lease(message.lease); }
+void read(Reader& in, Done& message) { message.lease = in.lease(); }
+void write(Writer& out, const Drop& message) { out.lease(message.lease); }
+void read(Reader& in, Drop& message) { message.lease = in.lease(); }
+
+void write(Writer& out, const FetchRequest& message) {
+  out.number(message.fetch);
+  out.lease(message.lease);
+  out.number(message.via);
+  out.number(message.first_token);
+  out.number(message.end_token);
+}
+void read(Reader& in, FetchRequest& message) {
+  message.fetch = in.number<std::uint64_t>();
+  message.lease = in.lease();
+  message.via = in.choice(Via::kTcp);
+  message.first_token = in.number<std::int64_t>();
+  message.end_token = in.number<std::int64_t>();
+  if (message.first_token < 0 || message.end_token <= message.first_token) in.fail("has an impossible token range");
+}
+
+void write(Writer& out, const Grant& message) {
+  out.number(message.fetch);
+  out.number(message.token);
+  out.number(message.num_blocks);
+  out.number(message.pieces_per_block);
+}
+void read(Reader& in, Grant& message) {
+  message.fetch = in.number<std::uint64_t>();
+  message.token = in.number<std::uint64_t>();
+  message.num_blocks = in.number<std::uint32_t>();
+  message.pieces_per_block = in.number<std::uint32_t>();
+  if (message.pieces_per_block > kMaxPiecesPerBlock) in.fail("has too many checksums a block");
+}
+
+void write(Writer& out, const GrantBlocks& message) {
+  out.number(message.fetch);
+  out.number(message.first);
+  out.number(static_cast<std::uint32_t>(message.blocks.size()));
+  for (const GrantedBlock& block : message.blocks) {
+    out.number(block.block);
+    out.number(block.generation);
+  }
+  out.numbers(message.checksums);
+}
+void read(Reader& in, GrantBlocks& message) {
+  message.fetch = in.number<std::uint64_t>();
+  message.first = in.number<std::uint32_t>();
+  message.blocks.resize(in.count(kMaxPayload / 8, 8));
+  for (GrantedBlock& block : message.blocks) {
+    block.block = in.number<std::int32_t>();
+    block.generation = in.number<std::uint32_t>();
+    if (block.block < 0) in.fail("has a negative block id");
+  }
+  message.checksums = in.numbers(in.left() / sizeof(std::uint32_t));
+}
+
+void write(Writer& out, const FetchEnded& message) { out.number(message.fetch); }
+void read(Reader& in, FetchEnded& message) { message.fetch = in.number<std::uint64_t>(); }
+
+Code read_code(Reader& in) {
+  const Code code = in.choice(Code::kInternal);
+  if (in.ok() && code == Code::kOk) in.fail("is an error without a code");
+  return code;
+}
+
+void write(Writer& out, const FetchError& message) {
+  out.number(message.fetch);
+  out.number(message.code);
+  out.text(message.message, kMaxErrorText);
+}
+void read(Reader& in, FetchError& message) {
+  message.fetch = in.number<std::uint64_t>();
+  message.code = read_code(in);
+  message.message = in.text(kMaxErrorText);
+}
+
+void write(Writer& out, const Attach& message) {
+  out.number(message.incarnation);
+  out.number(message.token);
+}
+void read(Reader& in, Attach& message) {
+  message.incarnation = in.number<std::uint64_t>();
+  message.token = in.number<std::uint64_t>();
+}
+
+void write(Writer& out, const Pull& message) {
+  out.number(static_cast<std::uint32_t>(message.runs.size()));
+  for (const Run& run : message.runs) {
+    out.number(run.offset);
+    out.number(run.length);
+  }
+}
+void read(Reader& in, Pull& message) {
+  message.runs.resize(in.count(kMaxRuns, 12));
+  for (Run& run : message.runs) {
+    run.offset = in.number<std::uint64_t>();
+    run.length = in.number<std::uint32_t>();
+    if (run.length == 0 || run.length > kMaxRunBytes) in.fail("has a run of impossible length");
+  }
+}
+
+void write(Writer& out, const Refused& message) {
+  out.number(message.code);
+  out.text(message.message, kMaxErrorText);
+}
+void read(Reader& in, Refused& message) {
+  message.code = read_code(in);
+  message.message = in.text(kMaxErrorText);
+}
+
+Status broken(std::string why) {
+  return Status(Code::kInvalidArgument, "transfer protocol: " + std::move(why), Scope::kPeer);
+}
+
+template <std::size_t Index = 0>
+Result<Message> parse_as(std::size_t index, std::span<const std::byte> payload) {
+  if constexpr (Index < std::variant_size_v<Message>) {
+    if (index != Index) return parse_as<Index + 1>(index, payload);
+    Reader in(payload);
+    std::variant_alternative_t<Index, Message> message;
+    read(in, message);
+    if (in.ok() && in.left() > 0) in.fail("has bytes after its end");
+    if (!in.ok()) return broken(fmt::format("message of type {} {}", Index + 1, in.why()));
+    return Message(std::move(message));
+  } else {
+    return broken(fmt::format("unknown message type {}", index + 1));
+  }
+}
+
+}  // namespace
+
+HeaderBytes make_header(std::uint8_t type, std::uint32_t length) {
+  HeaderBytes bytes{};
+  std::memcpy(bytes.data(), &kMagic, 4);
+  bytes[4] = static_cast<std::byte>(kVersion);
+  bytes[5] = static_cast<std::byte>(type);
+  std::memcpy(bytes.data() + 8, &length, 4);
+  return bytes;
+}
+
+Result<Header> parse_header(std::span<const std::byte, kHeaderBytes> bytes) {
+  std::uint32_t magic = 0;
+  std::memcpy(&magic, bytes.data(), 4);
+  if (magic != kMagic) {
+    return broken(fmt::format("frame starts with {:#010x}, expected {:#010x}; is this a KV port?", magic, kMagic));
+  }
+  const auto version = static_cast<std::uint8_t>(bytes[4]);
+  if (version != kVersion) {
+    return Status(
+        Code::kFailedPrecondition,
+        fmt::format("peer speaks version {} of the transfer protocol, ours is {}; run the same release on both",
+                    version, kVersion),
+        Scope::kPeer);
+  }
+  Header header;
+  header.type = static_cast<std::uint8_t>(bytes[5]);
+  std::memcpy(&header.length, bytes.data() + 8, 4);
+  const bool known = (header.type >= 1 && header.type <= kNumMessages) || header.type == kDataType;
+  if (!known) return broken(fmt::format("unknown frame type {}", header.type));
+  if (bytes[6] != std::byte{0} || bytes[7] != std::byte{0}) return broken("reserved bits are set");
+  if (header.length > kMaxPayload) {
+    return broken(fmt::format("frame of {} bytes, the limit is {}", header.length, kMaxPayload));
+  }
+  return header;
+}
+
+void append_frame(const Message& message, std::vector<std::byte>& out) {
+  const std::size_t start = out.size();
+  out.resize(start + kHeaderBytes);
+  Writer writer(out);
+  std::visit([&writer](const auto& alternative) { write(writer, alternative); }, message);
+  const std::size_t length = out.size() - start - kHeaderBytes;
+  TANDEM_ASSERT(length <= kMaxPayload, "a message is longer than a frame");
+  const HeaderBytes header =
+      make_header(static_cast<std::uint8_t>(message.index() + 1), static_cast<std::uint32_t>(length));
+  std::memcpy(out.data() + start, header.data(), kHeaderBytes);
+}
+
+Result<Message> parse_payload(std::uint8_t type, std::span<const std::byte> payload) {
+  if (type == 0) return broken("unknown message type 0");
+  return parse_as(static_cast<std::size_t>(type) - 1, payload);
+}
+
+void FrameReader::append(std::span<const std::byte> bytes) {
+  // What was consumed goes away before the buffer grows: it never holds more than one frame and one read.
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(at_));
+  at_ = 0;
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+Result<std::optional<Message>> FrameReader::next() {
+  const std::span<const std::byte> rest = std::span<const std::byte>(buffer_).subspan(at_);
+  if (rest.size() < kHeaderBytes) return std::optional<Message>();
+  TANDEM_ASSIGN(const Header header, parse_header(rest.first<kHeaderBytes>()));
+  if (header.type == kDataType) return broken("raw data where a message was expected");
+  if (rest.size() < kHeaderBytes + header.length) return std::optional<Message>();
+  TANDEM_ASSIGN(Message message, parse_payload(header.type, rest.subspan(kHeaderBytes, header.length)));
+  at_ += kHeaderBytes + header.length;
+  return std::optional<Message>(std::move(message));
+}
+
+}  // namespace tandem::transfer::wire

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instances meeting each other: handshakes that must fail with a reason, peers that are not there, come back, hang or
+// talk nonsense, and the wire itself cut, frozen or bent by a proxy in the middle.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "contract/tcp_relay.h"
+#include "contract/transfer_fixture.h"
+#include "transfer/socket.h"
+
+namespace tandem::transfer::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<kv::BlockId> blocks_from(kv::BlockId first, int count) {
+  std::vector<kv::BlockId> blocks(static_cast<std::size_t>(count));
+  std::iota(blocks.begin(), blocks.end(), first);
+  return blocks;
+}
+
+struct Pair {
+  explicit Pair(TransportChoice transport, const std::function<void(kv::Layout&)>& change_p = {},
+                const std::function<void(TransferOptions&, TransferOptions&)>& change = {}) {
+    kv::Layout p_layout = small_layout();
+    if (change_p) change_p(p_layout);
+    TransferOptions p_options = prefiller_options(transport);
+    TransferOptions d_options = decoder_options(transport);
+    if (change) change(p_options, d_options);
+    p = std::make_unique<Node>(p_options, p_layout);
+    d = std::make_unique<Node>(d_options, small_layout());
+    p->fill(3);
+  }
+  std::unique_ptr<Node> p;
+  std::unique_ptr<Node> d;
+};
+
+/// Fetches one block and returns the error.
+Status fetch_error(Pair& pair) {
+  const Handover handover = pair.p->lease({1}, 4);
+  const auto outcome = pair.d->fetch(handover, {2}, 0, 4);
+  const Result<FetchStats>& result = outcome->wait(5s);
+  EXPECT_FALSE(result);
+  EXPECT_TRUE(untouched(*pair.d, {2}));
+  EXPECT_EQ(pair.p->lease_end(handover.lease), LeaseEnd::kDropped)
+      << "blocks that cannot be used are given back at once";
+  return result ? Status() : result.error();
+}
+
+TEST(Handshake, U046DifferentBlockSizesAreRefusedNamingBoth) {
+  Pair pair(TransportChoice::kAuto, [](kv::Layout& layout) { layout.block_size = 16; });
+  const Status error = fetch_error(pair);
+  EXPECT_EQ(error.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(error.message(), HasSubstr("peer's block_size is 16, ours is 8"));
+}
+
+TEST(Handshake, EveryOtherDifferenceIsNamedToo) {
+  const auto message = [](const std::function<void(kv::Layout&)>& change,
+                          const std::function<void(TransferOptions&, TransferOptions&)>& options = {}) {
+    Pair pair(TransportChoice::kTcp, change, options);
+    const Status error = fetch_error(pair);
+    EXPECT_EQ(error.code(), Code::kFailedPrecondition);
+    return error.message();
+  };
+  EXPECT_THAT(message([](kv::Layout& l) { l.fingerprint = "other"; }),
+              HasSubstr("peer's model fingerprint is other, ours is test-model"));
+  EXPECT_THAT(message([](kv::Layout& l) { l.num_layers = 4; }), HasSubstr("peer's num_layers is 4, ours is 3"));
+  EXPECT_THAT(message([](kv::Layout& l) { l.head_dim = 32; }), HasSubstr("peer's head_dim is 32, ours is 16"));
+  EXPECT_THAT(message([](kv::Layout& l) { l.element = kv::ElementType::kF32; }),  // U047
+              HasSubstr("peer's KV element type is float32, ours is bfloat16"));
+  EXPECT_THAT(message([](kv::Layout& l) { l.num_kv_heads = 1; },
+                      [](TransferOptions& p, TransferOptions&) { p.tp_size = 2; }),  // U045
+              AllOf(HasSubstr("peer's tensor_parallel_size is 2, ours is 1"),
+                    HasSubstr("peer's number of KV heads of the rank is 1, ours is 2")));
+}
+
+TEST(Handshake, AnotherEngineAtTheAddressIsNamed) {
+  Pair pair(TransportChoice::kAuto);
+  Handover handover = pair.p->lease({1}, 4);
+  handover.engine_id = "prefiller-7";
+  const auto outcome = pair.d->fetch(handover, {2}, 0, 4);
+  ASSERT_FALSE(outcome->wait());
+  EXPECT_THAT(outcome->wait().error().message(), AllOf(HasSubstr("prefiller-7"), HasSubstr("prefiller-0")));
+}
+
+TEST(Handshake, SharedMemoryThatCannotBeHadIsAClearError) {
+  Pair pair(TransportChoice::kShm, {},
+            [](TransferOptions& p, TransferOptions&) { p.transport = TransportChoice::kTcp; });
+  const auto outcome = pair.d->fetch(pair.p->lease({1}, 4), {2}, 0, 4);
+  ASSERT_FALSE(outcome->wait());
+  EXPECT_EQ(outcome->wait().error().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(outcome->wait().error().message(), HasSubstr("shared memory was demanded"));
+}
+
+TEST(Handshake, AutoTakesSharedMemoryHereAndTcpWhereThereIsNone) {
+  Pair shared(TransportChoice::kAuto);
+  const auto over_shm = shared.d->fetch(shared.p->lease({1}, 8), {2}, 0, 8);
+  ASSERT_TRUE(over_shm->wait());
+  EXPECT_EQ(over_shm->wait()->transport, "shm");
+  Pair apart(TransportChoice::kAuto, {},
+             [](TransferOptions& p, TransferOptions&) { p.transport = TransportChoice::kTcp; });
+  const auto over_tcp = apart.d->fetch(apart.p->lease({1}, 8), {2}, 0, 8);
+  ASSERT_TRUE(over_tcp->wait());
+  EXPECT_EQ(over_tcp->wait()->transport, "tcp");
+}
+
+TEST(Addresses, IPv6AndNamesWork) {
+  for (const auto& [bind, host] :
+       {std::pair<std::string, std::string>{"::1", "::1"}, {"::1", "[::1]"}, {"127.0.0.1", "localhost"}}) {
+    Pair pair(TransportChoice::kTcp, {}, [&, bind = bind, host = host](TransferOptions& p, TransferOptions&) {
+      p.bind_host = bind;
+      p.advertised_host = host;
+    });
+    const auto outcome = pair.d->fetch(pair.p->lease({1}, 8), {2}, 0, 8);
+    ASSERT_TRUE(outcome->wait()) << host << ": " << outcome->wait().error().to_string();
+    EXPECT_TRUE(same_tokens(*pair.p, {1}, *pair.d, {2}, 0, 8));
+  }
+}
+
+TEST(Addresses, APortInUseIsNamed) {
+  Pair pair(TransportChoice::kTcp);
+  TransferOptions options = pair.p->options;
+  ASSERT_NE(options.port, 0);
+  auto second = TransferEngine::start(options, *pair.p->memory, pair.p->registry);
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().message(), HasSubstr("127.0.0.1:" + std::to_string(options.port)));
+  EXPECT_THAT(second.error().message(), HasSubstr("in use"));
+}
+
+TEST(Unreachable, NobodyThereIsAnErrorWithinTheConnectTimeout) {
+  Pair pair(TransportChoice::kAuto);
+  Handover handover = pair.p->lease({1}, 4);
+  pair.p->kill();
+  const auto outcome = pair.d->fetch(handover, {2}, 0, 4);
+  ASSERT_FALSE(outcome->wait(2s));
+  EXPECT_EQ(outcome->wait().error().code(), Code::kUnavailable);
+  EXPECT_THAT(outcome->wait().error().message(), HasSubstr("127.0.0.1:" + std::to_string(handover.port)));
+}
+
+TEST(Unreachable, ASilentListenerIsAnErrorWithinTheConnectTimeout) {
+  auto listener = listen_tcp("127.0.0.1", 0);  // accepts in the kernel, never answers
+  ASSERT_TRUE(listener);
+  Pair pair(TransportChoice::kAuto, {}, [](TransferOptions&, TransferOptions& d) { d.connect_timeout = 200ms; });
+  Handover handover = pair.p->lease({1}, 4);
+  handover.port = bound_port(*listener);
+  const auto outcome = pair.d->fetch(handover, {2}, 0, 4);
+  ASSERT_FALSE(outcome->wait(3s));
+  EXPECT_EQ(outcome->wait().error().code(), Code::kUnavailable);
+  EXPECT_THAT(outcome->wait().error().message(), HasSubstr("within 200 ms"));
+}
+
+TEST(Unreachable, HoldAndDropOfAnAbsentPeerNeverBlock) {
+  Pair pair(TransportChoice::kAuto, {}, [](TransferOptions&, TransferOptions& d) { d.lease_term = 300ms; });
+  Handover handover = pair.p->lease({1}, 4);
+  pair.p->kill();
+  const auto before = std::chrono::steady_clock::now();
+  for (int i = 0; i < 100; ++i) {
+    pair.d->engine->hold(handover);
+    pair.d->engine->drop(handover);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 500ms);
+}
+
+TEST(Holders, ADeadDecoderLosesItsLeasesAfterAThirdOfATerm) {
+  Pair pair(TransportChoice::kAuto, {},
+            [](TransferOptions& p, TransferOptions& d) { p.lease_term = d.lease_term = 1500ms; });
+  // Through a relay, so that the connection breaks without a word as it does when a process is killed.
+  TcpRelay relay(pair.p->engine->port());
+  Handover handover = pair.p->lease({1}, 4);
+  Handover relayed = handover;
+  relayed.port = relay.port();
+  pair.d->engine->hold(relayed);
+  EXPECT_EQ(pair.p->lease_end(handover.lease, 2500ms), std::nullopt) << "held beyond its first term";
+  const auto cut = std::chrono::steady_clock::now();
+  relay.refuse_new();
+  relay.cut_all();
+  EXPECT_EQ(pair.p->lease_end(handover.lease), LeaseEnd::kPeerDied);
+  EXPECT_LT(std::chrono::steady_clock::now() - cut, 1300ms);
+}
+
+TEST(Holders, U020OneBrokenConnectionCostsNoLease) {
+  Pair pair(TransportChoice::kAuto, {},
+            [](TransferOptions& p, TransferOptions& d) { p.lease_term = d.lease_term = 900ms; });
+  TcpRelay relay(pair.p->engine->port());
+  Handover handover = pair.p->lease({1, 2}, 16);
+  handover.port = relay.port();
+  pair.d->engine->hold(handover);
+  ASSERT_TRUE(eventually([&] { return relay.num_accepted() == 1; }));
+  std::this_thread::sleep_for(50ms);
+  relay.cut_all();
+  EXPECT_EQ(pair.p->lease_end(handover.lease, 2000ms), std::nullopt) << "the decoder reconnects and renews";
+  const auto outcome = pair.d->fetch(handover, {3, 4}, 0, 16);
+  ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
+  EXPECT_EQ(pair.p->lease_end(handover.lease), LeaseEnd::kDone);
+}
+
+TEST(Holders, AStoppedDecoderGivesItsLeasesBackAtOnce) {
+  Pair pair(TransportChoice::kAuto);
+  const Handover handover = pair.p->lease({1}, 4);
+  pair.d->engine->hold(handover);
+  const auto fetched = pair.d->fetch(pair.p->lease({2}, 4), {3}, 0, 4);
+  ASSERT_TRUE(fetched->wait());
+  pair.d->engine->stop();
+  EXPECT_EQ(pair.p->lease_end(handover.lease, 2s), LeaseEnd::kDropped);
+}
+
+TEST(Holders, U016ARestartedDecoderIsANewOne) {
+  Pair pair(TransportChoice::kAuto);
+  const auto first = pair.d->fetch(pair.p->lease({1}, 8), {2}, 0, 8);
+  ASSERT_TRUE(first->wait());
+  pair.d->restart();
+  const auto second = pair.d->fetch(pair.p->lease({3}, 8), {4}, 0, 8);
+  ASSERT_TRUE(second->wait()) << second->wait().error().to_string();
+  EXPECT_TRUE(same_tokens(*pair.p, {3}, *pair.d, {4}, 0, 8));
+}
+
+TEST(Engine, StopEndsFetchesAndLeasesAndSaysSo) {
+  Pair pair(TransportChoice::kAuto);
+  Faults stall;
+  stall.stall_after = 0;
+  pair.d->faults->set(stall);
+  const Handover handover = pair.p->lease({1}, 4);
+  const auto outcome = pair.d->fetch(handover, {2}, 0, 4);
+  pair.d->engine->stop();
+  ASSERT_FALSE(outcome->wait());
+  EXPECT_EQ(outcome->wait().error().code(), Code::kCancelled);
+  const auto late = pair.d->fetch(handover, {2}, 0, 4);
+  ASSERT_FALSE(late->wait());
+  EXPECT_EQ(late->wait().error().code(), Code::kCancelled);
+  const Handover open = pair.p->lease({5}, 4);
+  pair.p->engine->stop();
+  EXPECT_EQ(pair.p->lease_end(open.lease), LeaseEnd::kRevoked);
+  pair.p->engine->stop();
+}
+
+TEST(Engine, OneInstanceCanBeBothSides) {
+  TransferOptions options = prefiller_options(TransportChoice::kAuto);
+  options.consumer = true;
+  Node node(options, small_layout());
+  node.fill(5);
+  const Handover handover = node.lease({1, 2}, 16);
+  const auto outcome = node.fetch(handover, {10, 11}, 0, 16);
+  ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
+  EXPECT_TRUE(same_tokens(node, {1, 2}, node, {10, 11}, 0, 16));
+  EXPECT_EQ(node.lease_end(handover.lease), LeaseEnd::kDone);
+}
+
+TEST(Engine, AFetchByAnInstanceThatIsNoConsumerIsAnError) {
+  Pair pair(TransportChoice::kAuto);
+  const auto outcome = pair.p->fetch(pair.p->lease({1}, 4), {2}, 0, 4);
+  ASSERT_FALSE(outcome->wait());
+  EXPECT_EQ(outcome->wait().error().code(), Code::kFailedPrecondition);
+}
+
+TEST(HostilePeers, NonsenseOnThePortIsSurvived) {
+  Pair pair(TransportChoice::kAuto);
+  for (const std::string& text :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100, '\0'), std::string("TKV\x01\x01\x02", 6)}) {
+    auto addresses = resolve("127.0.0.1", pair.p->engine->port());
+    ASSERT_TRUE(addresses);
+    const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(socket.fd(), reinterpret_cast<const sockaddr*>(&(*addresses)[0].storage), (*addresses)[0].size),
+              0);
+    ASSERT_EQ(send(socket.fd(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  const auto outcome = pair.d->fetch(pair.p->lease({1}, 8), {2}, 0, 8);
+  ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
+}
+
+class CutWire : public ::testing::TestWithParam<int> {};
+
+/// The TCP stream itself is cut at many places, of the control as well as of the data connection: always an error or a
+/// right answer, never other bytes, and the pair recovers.
+TEST_P(CutWire, AnErrorOrTheRightBytes) {
+  Pair pair(TransportChoice::kTcp, {}, [](TransferOptions& p, TransferOptions& d) {
+    d.fetch_timeout = 400ms;
+    d.connect_timeout = 400ms;
+    p.lease_term = d.lease_term = 5s;
+  });
+  TcpRelay relay(pair.p->engine->port());
+  int errors = 0;
+  for (int round = 0; round < 12; ++round) {
+    const auto at = static_cast<std::uint64_t>(30 + round * 900);
+    if (GetParam() == 0) relay.cut_after(at);
+    if (GetParam() == 1) relay.freeze_after(at);
+    if (GetParam() == 2) relay.flip_at(at);
+    std::memset(pair.d->alias, 0, small_layout().total_bytes());
+    Handover handover = pair.p->lease(blocks_from(0, 4), 32);
+    handover.port = relay.port();
+    const auto outcome = pair.d->fetch(handover, blocks_from(8, 4), 0, 32);
+    const Result<FetchStats>& result = outcome->wait();
+    if (result) {
+      EXPECT_TRUE(same_tokens(*pair.p, blocks_from(0, 4), *pair.d, blocks_from(8, 4), 0, 32)) << round;
+    } else {
+      ++errors;
+      const std::vector<std::byte> snapshot = block_bytes(*pair.d, blocks_from(8, 4));
+      std::this_thread::sleep_for(5ms);
+      EXPECT_EQ(block_bytes(*pair.d, blocks_from(8, 4)), snapshot) << "written after done, round " << round;
+    }
+    relay.heal();
+  }
+  EXPECT_GE(errors, 6);
+  std::memset(pair.d->alias, 0, small_layout().total_bytes());
+  Handover handover = pair.p->lease(blocks_from(0, 4), 32);
+  handover.port = relay.port();
+  const auto outcome = pair.d->fetch(handover, blocks_from(8, 4), 0, 32);
+  ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
+  EXPECT_TRUE(same_tokens(*pair.p, blocks_from(0, 4), *pair.d, blocks_from(8, 4), 0, 32));
+  EXPECT_TRUE(eventually([&] { return pair.p->metric("tandem:kv_leases_open") == 0.0; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, CutWire, ::testing::Values(0, 1, 2), [](const ::testing::TestParamInfo<int>& info) {
+  return std::string(info.param == 0 ? "cut" : info.param == 1 ? "frozen" : "flipped");
+});
+
+}  // namespace
+}  // namespace tandem::transfer::test
