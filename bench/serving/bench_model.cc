@@ -6,6 +6,7 @@
 // Each is answered by one JSON line on stdout with "seconds" (wall time, request to last token). The first line says
 // that the model is ready, and what it is.
 #include <fmt/format.h>
+#include <time.h>
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
@@ -17,7 +18,7 @@
 #include <sstream>
 #include <string>
 
-#include "model/generator.h"
+#include "model/checkpoint.h"
 #include "worker/model_worker.h"
 
 namespace {
@@ -30,7 +31,6 @@ constexpr auto kStepDeadline = std::chrono::minutes(5);
 
 struct Flags {
   std::string model;
-  std::string shape;
   std::string compute = "w8a8";
   std::string isa;
   std::int32_t threads = 0;
@@ -42,46 +42,15 @@ double seconds_since(SteadyTime start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 int fail(const std::string& message) {
   fmt::print(stderr, "tandem-bench-model: {}\n", message);
   return 1;
-}
-
-/// config.json of the two shapes that are measured; the weights come from a generator.
-boost::json::object shape_config(const std::string& shape) {
-  if (shape == "smollm2-135m") {
-    return {{"architectures", {"LlamaForCausalLM"}},
-            {"model_type", "llama"},
-            {"vocab_size", 49152},
-            {"hidden_size", 576},
-            {"intermediate_size", 1536},
-            {"num_hidden_layers", 30},
-            {"num_attention_heads", 9},
-            {"num_key_value_heads", 3},
-            {"rms_norm_eps", 1e-5},
-            {"rope_theta", 100000.0},
-            {"tie_word_embeddings", true},
-            {"max_position_embeddings", 8192}};
-  }
-  return {{"architectures", {"Qwen3ForCausalLM"}},
-          {"model_type", "qwen3"},
-          {"vocab_size", 151936},
-          {"hidden_size", 1024},
-          {"intermediate_size", 3072},
-          {"num_hidden_layers", 28},
-          {"num_attention_heads", 16},
-          {"num_key_value_heads", 8},
-          {"head_dim", 128},
-          {"rms_norm_eps", 1e-6},
-          {"rope_theta", 1000000.0},
-          {"tie_word_embeddings", true},
-          {"max_position_embeddings", 40960}};
-}
-
-Result<std::unique_ptr<model::Checkpoint>> open_checkpoint(const Flags& flags) {
-  if (!flags.model.empty()) return model::Checkpoint::open(flags.model, {});
-  TANDEM_ASSIGN(const model::ModelConfig config, model::parse_config(shape_config(flags.shape), {}));
-  return model::make_synthetic_checkpoint(config, "bench:");
 }
 
 Result<kernels::Isa> isa_of(const std::string& name) {
@@ -205,7 +174,7 @@ Result<double> answer(Runner& runner, const Flags& flags, const std::string& lin
 
 int serve(const Flags& flags) {
   const auto start = std::chrono::steady_clock::now();
-  auto checkpoint = open_checkpoint(flags);
+  auto checkpoint = model::Checkpoint::open(flags.model, {});
   if (!checkpoint) return fail(checkpoint.error().message());
   auto options = worker_options(flags);
   if (!options) return fail(options.error().message());
@@ -219,9 +188,11 @@ int serve(const Flags& flags) {
             << std::endl;
   Runner runner(worker, flags);
   for (std::string line; std::getline(std::cin, line);) {
+    const double cpu_before = cpu_seconds();
     const auto seconds = answer(runner, flags, line);
     if (!seconds) return fail(seconds.error().message());
-    std::cout << fmt::format(R"({{"seconds": {:.6f}}})", *seconds) << std::endl;
+    std::cout << fmt::format(R"({{"seconds": {:.6f}, "cpu_seconds": {:.6f}}})", *seconds, cpu_seconds() - cpu_before)
+              << std::endl;
   }
   return 0;
 }
@@ -231,10 +202,7 @@ int serve(const Flags& flags) {
 int main(int argc, char** argv) {
   CLI::App app("Measures the model runner; see bench/README.md", "tandem-bench-model");
   Flags flags;
-  auto* model = app.add_option("--model", flags.model, "Checkpoint: a folder or a .gguf file");
-  app.add_option("--shape", flags.shape, "Random weights of a known shape instead of --model")
-      ->check(CLI::IsMember({"smollm2-135m", "qwen3-0.6b"}))
-      ->excludes(model);
+  app.add_option("--model", flags.model, "Checkpoint: a folder or a .gguf file")->required();
   app.add_option("--compute", flags.compute)
       ->check(CLI::IsMember({"w8a8", "bfloat16", "float32"}))
       ->capture_default_str();
@@ -247,6 +215,5 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  if (flags.model.empty() && flags.shape.empty()) return fail("give --model PATH or --shape NAME");
   return serve(flags);
 }

@@ -68,6 +68,7 @@ console.log(JSON.stringify({
 for await (const line of createInterface({input: process.stdin})) {
     const [verb, ...numbers] = line.trim().split(/\s+/);
     const [first, tokens, steps] = numbers.map(Number);
+    const cpu = process.cpuUsage();
     let seconds;
     if (verb === "prefill")
         seconds = await prefill(first, tokens);
@@ -75,6 +76,7 @@ for await (const line of createInterface({input: process.stdin})) {
         seconds = await decode(first, tokens, steps);
     else
         throw new Error(`'${line}': expected prefill or decode`);
-    console.log(JSON.stringify({seconds}));
+    const used = process.cpuUsage(cpu);
+    console.log(JSON.stringify({seconds, cpu_seconds: (used.user + used.system) / 1e6}));
 }
 process.exit(0);
