@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of pd_protocol.md 2.5 and 2.6, row by row.
+#include "proxy/client_body.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem::proxy {
+namespace {
+
+constexpr std::string_view kParams =
+    R"("kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
+    R"("remote_block_ids":null,"remote_host":null,"remote_port":null,"aborted_request":[]})";
+
+std::string prefill_of(std::string_view text) {
+  auto body = ClientBody::parse(text);
+  return body ? body->for_prefill() : body.error().to_string();
+}
+
+TEST(ClientBodyTest, PrefillGetsOneTokenWhateverTheClientAsked) {
+  EXPECT_EQ(prefill_of(R"({"prompt":"x"})"),
+            R"({"prompt":"x","stream":false,"max_tokens":1,"min_tokens":1,)" + std::string(kParams) + "}");
+  EXPECT_EQ(
+      prefill_of(
+          R"({"model":"m","max_tokens":500,"min_tokens":100,"max_completion_tokens":200,"n":4,"stream":true,"stream_options":{"include_usage":true},"seed":9223372036854775807})"),
+      R"({"model":"m","max_tokens":1,"min_tokens":1,"max_completion_tokens":1,"n":1,"stream":false,"seed":9223372036854775807,)" +
+          std::string(kParams) + "}");
+  EXPECT_EQ(prefill_of(R"({"max_tokens":null,"max_completion_tokens":null})"),
+            R"({"max_tokens":1,"max_completion_tokens":1,"stream":false,"min_tokens":1,)" + std::string(kParams) + "}");
+}
+
+TEST(ClientBodyTest, DecodeGetsWhatTheClientSentAndThePrefillersParams) {
+  const auto body = ClientBody::parse(
+      R"({"max_tokens":null,"stream":true,"kv_transfer_params":{"remote_host":"evil"},"temperature":0.7})");
+  ASSERT_TRUE(body);
+  EXPECT_TRUE(body->stream());
+  EXPECT_EQ(body->for_decode(""), R"({"max_tokens":null,"stream":true,"temperature":0.7})");
+  EXPECT_EQ(body->for_decode(R"({"a":[1, 2]})"),
+            R"({"max_tokens":null,"stream":true,"temperature":0.7,"kv_transfer_params":{"a":[1, 2]}})");
+  EXPECT_EQ(body->for_prefill().find("evil"), std::string::npos);
+}
+
+TEST(ClientBodyTest, ParamsOfAPrefillersAnswer) {
+  EXPECT_EQ(*kv_params_of(R"({"id":"x","kv_transfer_params":{"lease": 18446744073709551615}})"),
+            R"({"lease": 18446744073709551615})");
+  EXPECT_EQ(*kv_params_of(R"({"kv_transfer_params":null})"), "");
+  EXPECT_EQ(*kv_params_of(R"({"kv_transfer_params":{ }})"), "");
+  EXPECT_EQ(*kv_params_of(R"({"choices":[]})"), "");
+  EXPECT_FALSE(kv_params_of("<html>"));
+}
+
+}  // namespace
+}  // namespace tandem::proxy

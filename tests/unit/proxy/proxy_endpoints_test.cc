@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proxy_fixture.h"
+
+namespace tandem::proxy {
+namespace {
+
+using test::body_of;
+using test::status_of;
+
+class ProxyEndpointsTest : public ProxyTest {};
+
+TEST_F(ProxyEndpointsTest, ModelsComeFromTheFirstThatAnswers) {
+  start();
+  EXPECT_EQ(body_of(get("/v1/models")), "{\"from\":\"" + p(0).name() + "\"}") << "prefillers first";
+  proxy_.reset();
+  use({dead_port()}, {dead_port(), d(1).port()});
+  start();
+  EXPECT_EQ(body_of(get("/v1/models")), "{\"from\":\"" + d(1).name() + "\"}");
+  proxy_.reset();
+  const auto dead = dead_port();
+  use({dead}, {dead});
+  start();
+  const auto none = get("/v1/models");
+  EXPECT_EQ(status_of(none), 503);
+  EXPECT_NE(body_of(none).find("\"error\":{"), std::string::npos) << none;
+  EXPECT_NE(body_of(none).find("\"failed\":[\"127.0.0.1:" + std::to_string(dead)), std::string::npos) << none;
+}
+
+TEST_F(ProxyEndpointsTest, HealthNeedsAPrefillerAndADecoder) {
+  const auto dead = dead_port();
+  use({dead, p(1).port()}, {d(0).port()});
+  start();
+  EXPECT_EQ(status_of(get("/health")), 200) << "one of each is enough";
+  EXPECT_EQ(body_of(get("/healthcheck")), R"({"status":"ok","prefill_instances":2,"decode_instances":1})");
+  proxy_.reset();
+  use({p(0).port()}, {dead});
+  start();
+  const auto response = get("/health");
+  EXPECT_EQ(status_of(response), 503);
+  EXPECT_NE(body_of(response).find("no decoder answers"), std::string::npos) << response;
+  EXPECT_EQ(status_of(get("/healthcheck")), 200) << "that one is static";
+}
+
+TEST_F(ProxyEndpointsTest, ResetPrefixCacheGoesToAll) {
+  start();
+  EXPECT_EQ(status_of(ask("", "/reset_prefix_cache?reset_running_requests=true")), 200);
+  for (const auto* instances : {&prefillers_, &decoders_}) {
+    for (const auto& instance : *instances) {
+      ASSERT_EQ(instance->others().size(), 1U);
+      EXPECT_EQ(instance->others()[0].query, "reset_running_requests=true");
+    }
+  }
+  proxy_.reset();
+  use({p(0).port()}, {dead_port()});
+  start();
+  const auto response = ask("", "/reset_prefix_cache");
+  EXPECT_EQ(status_of(response), 500);
+  EXPECT_NE(body_of(response).find("{\"failed\":[\"127.0.0.1:"), std::string::npos) << response;
+}
+
+TEST_F(ProxyEndpointsTest, TokenizeAsksAnyInstance) {
+  use({dead_port()}, {d(0).port()});
+  start();
+  EXPECT_EQ(body_of(ask(R"({"prompt":"x"})", "/tokenize")), "{\"from\":\"" + d(0).name() + "\"}");
+  EXPECT_EQ(status_of(ask(R"({"tokens":[1]})", "/detokenize")), 200);
+  EXPECT_EQ(d(0).others().at(0).body, R"({"prompt":"x"})");
+}
+
+TEST_F(ProxyEndpointsTest, MetricsVersionAndUnknownPaths) {
+  start();
+  const auto metrics = get("/metrics");
+  EXPECT_NE(metrics.find("content-type: text/plain; version=0.0.4"), std::string::npos);
+  EXPECT_NE(metrics.find("tandem:proxy_active_kv_score{"), std::string::npos);
+  EXPECT_NE(metrics.find(R"(tandem:proxy_requests_total{endpoint="/v1/chat/completions",outcome="2xx"} 0)"),
+            std::string::npos)
+      << "series exist before the first request\n"
+      << metrics;
+  EXPECT_NE(body_of(get("/version")).find("\"version\":\""), std::string::npos);
+  EXPECT_EQ(status_of(get("/nowhere")), 404);
+  EXPECT_EQ(status_of(get("/v1/completions")), 405);
+}
+
+}  // namespace
+}  // namespace tandem::proxy
