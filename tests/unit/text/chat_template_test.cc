@@ -281,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(
         "%}{% endfor %}",
         "{{ 'a' * 10000000000 }}", "{{ [0] * 10000000000 }}", "{% for i in range(1000000000000) %}{% endfor %}",
         "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
-        "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+        "{{ ([0] * 99999999)|tojson }}", "{{ ([0] * 99999999)|string }}", "{{ '{:>{}}'.format('x', 999999999) }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
         "{% for i in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}", "{{ 'x'.center(100000000000) }}",
@@ -291,7 +291,14 @@ INSTANTIATE_TEST_SUITE_P(
         "{{ ('x' * 100000).join(range(100000)|map('string')|list) }}", repeated("{{ (", 1) + repeated("(", 100000),
         "{{ " + repeated("[", 100000), "{{ " + repeated("not ", 100000) + "x }}",
         "{{ " + repeated("-", 100000) + "1 }}", repeated("{% if true %}", 100000),
-        "{{ x" + repeated(".a", 100000) + " }}", "{% include 'chat template' %}", "{% extends 'chat template' %}",
+        "{{ x" + repeated(".a", 100000) + " }}",
+        "{% if a %}" + repeated("{% elif a %}", 80000) + "{% endif %}{{ x.y.z }}",
+        "{{ x" + repeated("|upper", 50000) + " }}", "{{ 1" + repeated(" ~ 1", 50000) + " }}",
+        "{% set ns = namespace(x=[]) %}{% for a in range(999) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}"
+        "{% endfor %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x={}) %}{% for a in range(999) %}{% for i in range(999) %}{% set ns.x = {'k': ns.x} %}"
+        "{% endfor %}{% endfor %}{{ ns.x == ns.x }}",
+        "{% include 'chat template' %}", "{% extends 'chat template' %}",
         "{% import 'chat template' as x %}{{ x.y.z }}",
         "{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns|tojson }}",
         "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x|tojson "

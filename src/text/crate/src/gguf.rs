@@ -14,7 +14,8 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 use crate::tokenizer::TextTokenizer;
 use crate::{Failure, Outcome};
 
-const QWEN2_REGEX: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2_REGEX: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3_REGEX: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const TYPE_CONTROL: i32 = 3;
@@ -54,8 +55,7 @@ pub fn build(pre: &str, tokens: &[&str], types: &[i32], merges: &[&str], bos: i6
     let mut vocabulary = AHashMap::with_capacity(tokens.len());
     let (mut control, mut user_defined, mut unused) = (Vec::new(), Vec::new(), Vec::new());
     for (id, token) in tokens.iter().enumerate() {
-        let number =
-            u32::try_from(id).map_err(|_| Failure::Invalid("tokenizer.ggml.tokens is too long".to_owned()))?;
+        let number = u32::try_from(id).map_err(|_| Failure::Invalid("tokenizer.ggml.tokens is too long".to_owned()))?;
         match types.get(id).copied().unwrap_or(1) {
             TYPE_CONTROL => control.push(AddedToken::from(*token, true).normalized(false)),
             TYPE_USER_DEFINED => user_defined.push(AddedToken::from(*token, false).normalized(false)),
@@ -98,9 +98,8 @@ fn split_merges(merges: &[&str]) -> Outcome<Vec<(String, String)>> {
 
 fn style_of(pre: &str) -> Outcome<Style> {
     let plain = |use_regex| PreTokenizerWrapper::from(ByteLevel::new(false, true, use_regex));
-    let sequence = |first: PreTokenizerWrapper, use_regex| {
-        PreTokenizerWrapper::from(Sequence::new(vec![first, plain(use_regex)]))
-    };
+    let sequence =
+        |first: PreTokenizerWrapper, use_regex| PreTokenizerWrapper::from(Sequence::new(vec![first, plain(use_regex)]));
     let split = |regex: &str| {
         Split::new(SplitPattern::Regex(regex.to_owned()), SplitDelimiterBehavior::Isolated, false)
             .map(|split| sequence(split.into(), false))

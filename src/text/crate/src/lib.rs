@@ -146,9 +146,7 @@ fn piece_to_id(tokenizer: &TextTokenizer, piece: &[u8]) -> i64 {
 }
 
 fn template_compile(source: &[u8]) -> Outcome<Box<ChatTemplate>> {
-    guarded("compiling the chat template", || {
-        Ok(Box::new(ChatTemplate::compile(utf8(source, "the chat template")?)?))
-    })
+    guarded("compiling the chat template", || Ok(Box::new(ChatTemplate::compile(utf8(source, "the chat template")?)?)))
 }
 
 fn template_render(chat: &ChatTemplate, context: &[u8]) -> Outcome<Vec<u8>> {

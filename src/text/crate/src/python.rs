@@ -2,32 +2,34 @@
 //! Where Jinja under Python differs from minijinja: JSON as json.dumps writes it, floats as repr, string methods, and
 //! tests that know bool as a number and a string or mapping as a sequence.
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, ValueIter, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat;
 
-/// Deeper values are refused before the stack ends.
-const MAX_JSON_DEPTH: usize = 256;
+/// Of values that are printed.
+const MAX_DEPTH: usize = 256;
+/// Of fields in str.format, which the library makes before it counts them.
+const MAX_FORMAT_DIGITS: usize = 5;
 
 pub fn install(environment: &mut Environment<'static>) {
     environment.set_unknown_method_callback(call_method);
     environment.set_formatter(print);
     environment.add_filter("tojson", to_json);
-    environment.add_filter("string", |value: &Value| Value::from(text_of(value)));
-    environment.add_filter("trim", |value: &Value, chars: Option<String>| {
-        strip(&text_of(value), chars.as_deref(), true, true).to_owned()
+    environment.add_filter("string", |state: &State, value: &Value| text_of(state, value));
+    environment.add_filter("trim", |state: &State, value: &Value, chars: Option<String>| {
+        Ok::<_, Error>(strip(&text_of(state, value)?, chars.as_deref(), true, true).to_owned())
     });
     environment.add_filter("int", to_int);
     environment.add_filter("float", |value: &Value, default: Option<Value>| {
         number_of(value).map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
     });
-    environment.add_filter("wordcount", |value: &Value| {
+    environment.add_filter("wordcount", |text: &str| {
         let word = |character: char| character.is_alphanumeric() || character == '_';
-        text_of(value).split(|character| !word(character)).filter(|part| !part.is_empty()).count()
+        text.split(|character| !word(character)).filter(|part| !part.is_empty()).count()
     });
     environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::String)
     });
     environment.add_test("iterable", |value: &Value| {
         !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number) && value.try_iter().is_ok()
@@ -37,9 +39,9 @@ pub fn install(environment: &mut Environment<'static>) {
 
 /// `{{ value }}`.
 fn print(output: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    match float_of(value) {
-        Some(number) => output.write_str(&float_repr(number)).map_err(Error::from),
-        None => minijinja::escape_formatter(output, state, value),
+    match value.as_str() {
+        Some(text) => output.write_str(text).map_err(Error::from),
+        None => output.write_str(&text_of(state, value)?).map_err(Error::from),
     }
 }
 
@@ -51,8 +53,59 @@ fn float_of(value: &Value) -> Option<f64> {
     (value.kind() == ValueKind::Number && !value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten()
 }
 
-fn text_of(value: &Value) -> String {
-    float_of(value).map_or_else(|| value.to_string(), float_repr)
+/// str(value).
+fn text_of(state: &State, value: &Value) -> Result<String, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
+    }
+    let mut out = String::new();
+    write_repr(state, value, 0, &mut out)?;
+    Ok(out)
+}
+
+/// repr(value). Each item costs fuel, as lists can be lazy and much longer than what made them.
+fn write_repr(state: &State, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(too_deep("printing"));
+    }
+    if let Some(number) = float_of(value) {
+        out.push_str(&float_repr(number));
+        return Ok(());
+    }
+    match value.kind() {
+        ValueKind::String => out.push_str(&format!("{value:?}")),
+        ValueKind::Map => {
+            out.push('{');
+            for (index, key) in value.try_iter()?.checked().enumerate() {
+                let key = key?;
+                state.consume_fuel(1)?;
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_repr(state, &key, depth + 1, out)?;
+                out.push_str(": ");
+                write_repr(state, &value.get_item(&key)?, depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
+            out.push(if value.is_tuple() { '(' } else { '[' });
+            for (index, item) in value.try_iter()?.checked().enumerate() {
+                state.consume_fuel(1)?;
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_repr(state, &item?, depth + 1, out)?;
+            }
+            out.push_str(match (value.is_tuple(), value.len()) {
+                (true, Some(1)) => ",)",
+                (true, _) => ")",
+                _ => "]",
+            });
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+    Ok(())
+}
+
+fn too_deep(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("{what}: the value is nested more than {MAX_DEPTH} deep"))
 }
 
 /// Python's repr of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
@@ -112,41 +165,36 @@ fn to_int(value: &Value, default: Option<Value>, base: Option<u32>, options: Kwa
 }
 
 /// json.dumps(value, ensure_ascii, indent, separators, sort_keys), the signature transformers gives the filter.
-fn to_json(
-    value: &Value,
-    ensure_ascii: Option<bool>,
-    indent: Option<Value>,
-    separators: Option<Value>,
-    options: Kwargs,
-) -> Result<Value, Error> {
-    let named = |given: Option<Value>, name: &str| -> Result<Option<Value>, Error> {
-        let chosen = match given {
-            Some(given) => Some(given),
+fn to_json(state: &State, value: &Value, positional: Rest<Value>, options: Kwargs) -> Result<Value, Error> {
+    let named = |index: usize, name: &str| -> Result<Option<Value>, Error> {
+        let chosen = match positional.get(index) {
+            Some(given) => Some(given.clone()),
             None => options.get::<Option<Value>>(name)?,
         };
         Ok(chosen.filter(|value| !value.is_none() && !value.is_undefined()))
     };
-    let ensure_ascii = named(ensure_ascii.map(Value::from), "ensure_ascii")?.is_some_and(|value| value.is_true());
-    let indent = match named(indent, "indent")? {
+    let ensure_ascii = named(0, "ensure_ascii")?.is_some_and(|value| value.is_true());
+    let indent = match named(1, "indent")? {
         None => None,
         Some(value) => Some(match value.as_str() {
             Some(text) => text.to_owned(),
             None => " ".repeat(usize::try_from(i64::try_from(value)?.clamp(0, 64)).unwrap_or(0)),
         }),
     };
-    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let (item, key) = match named(separators, "separators")? {
+    let sort_keys = named(3, "sort_keys")?.is_some_and(|value| value.is_true());
+    let (item, key) = match named(2, "separators")? {
         None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
         None => (", ".to_owned(), ": ".to_owned()),
-        Some(pair) => (text_of(&pair.get_item_by_index(0)?), text_of(&pair.get_item_by_index(1)?)),
+        Some(pair) => (text_of(state, &pair.get_item_by_index(0)?)?, text_of(state, &pair.get_item_by_index(1)?)?),
     };
     options.assert_all_used()?;
-    let mut writer = JsonWriter { out: String::new(), ensure_ascii, indent, item, key, sort_keys };
+    let mut writer = JsonWriter { state, out: String::new(), ensure_ascii, indent, item, key, sort_keys };
     writer.write(value, 0)?;
     Ok(Value::from(writer.out))
 }
 
-struct JsonWriter {
+struct JsonWriter<'a> {
+    state: &'a State<'a, 'a>,
     out: String,
     ensure_ascii: bool,
     indent: Option<String>,
@@ -155,10 +203,10 @@ struct JsonWriter {
     sort_keys: bool,
 }
 
-impl JsonWriter {
+impl JsonWriter<'_> {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        if depth > MAX_JSON_DEPTH {
-            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
+        if depth > MAX_DEPTH {
+            return Err(too_deep("tojson"));
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
@@ -168,25 +216,18 @@ impl JsonWriter {
                 Some(number) if number.is_infinite() => {
                     self.out.push_str(if number > 0.0 { "Infinity" } else { "-Infinity" });
                 }
-                _ => self.out.push_str(&text_of(value)),
+                _ => self.out.push_str(&text_of(self.state, value)?),
             },
             ValueKind::String => self.write_string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-                self.write_items(items.len(), depth, ('[', ']'), |writer, index| writer.write(&items[index], depth + 1))?;
+                self.write_items(value.try_iter()?, depth, ('[', ']'), |_, _| Ok(()))?
             }
-            ValueKind::Map => {
+            ValueKind::Map if self.sort_keys => {
                 let mut keys: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-                if self.sort_keys {
-                    keys.sort();
-                }
-                self.write_items(keys.len(), depth, ('{', '}'), |writer, index| {
-                    writer.write_key(&keys[index])?;
-                    let key = writer.key.clone();
-                    writer.out.push_str(&key);
-                    writer.write(&value.get_item(&keys[index])?, depth + 1)
-                })?;
+                keys.sort();
+                self.write_map(value, Value::from(keys).try_iter()?, depth)?;
             }
+            ValueKind::Map => self.write_map(value, value.try_iter()?, depth)?,
             other => {
                 let detail = format!("tojson: a value of type {other} is not JSON serializable");
                 return Err(Error::new(ErrorKind::InvalidOperation, detail));
@@ -200,7 +241,7 @@ impl JsonWriter {
             ValueKind::String => self.write_string(key.as_str().unwrap_or_default()),
             ValueKind::None => self.out.push_str("\"null\""),
             ValueKind::Bool => self.out.push_str(if key.is_true() { "\"true\"" } else { "\"false\"" }),
-            ValueKind::Number => self.out.push_str(&format!("\"{}\"", text_of(key))),
+            ValueKind::Number => self.out.push_str(&format!("\"{}\"", text_of(self.state, key)?)),
             other => {
                 let detail = format!("tojson: a key of type {other} is not JSON serializable");
                 return Err(Error::new(ErrorKind::InvalidOperation, detail));
@@ -209,23 +250,39 @@ impl JsonWriter {
         Ok(())
     }
 
+    fn write_map(&mut self, map: &Value, keys: ValueIter, depth: usize) -> Result<(), Error> {
+        self.write_items(keys, depth, ('{', '}'), |writer, key| {
+            writer.write_key(key)?;
+            let separator = writer.key.clone();
+            writer.out.push_str(&separator);
+            *key = map.get_item(key)?;
+            Ok(())
+        })
+    }
+
+    /// `prepare` turns an item of the iterator into the value to write.
     fn write_items(
         &mut self,
-        count: usize,
+        items: ValueIter,
         depth: usize,
         brackets: (char, char),
-        mut item: impl FnMut(&mut JsonWriter, usize) -> Result<(), Error>,
+        mut prepare: impl FnMut(&mut Self, &mut Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.out.push(brackets.0);
-        for index in 0..count {
-            if index > 0 {
+        let mut empty = true;
+        for item in items.checked() {
+            let mut item = item?;
+            self.state.consume_fuel(1)?;
+            if !empty {
                 let separator = self.item.clone();
                 self.out.push_str(&separator);
             }
+            empty = false;
             self.new_line(depth + 1);
-            item(self, index)?;
+            prepare(self, &mut item)?;
+            self.write(&item, depth + 1)?;
         }
-        if count > 0 {
+        if !empty {
             self.new_line(depth);
         }
         self.out.push(brackets.1);
@@ -338,6 +395,10 @@ fn string_method(state: &State, text: &str, method: &str, args: &[Value]) -> Res
             options.assert_all_used()?;
             split(text, separator, usize::try_from(limit).ok(), method == "rsplit")?
         }
+        "format" => {
+            check_format(text, args)?;
+            return Ok(None);
+        }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
             partition(text, separator, method == "rpartition")?
@@ -354,7 +415,11 @@ fn string_method(state: &State, text: &str, method: &str, args: &[Value]) -> Res
         "swapcase" => {
             let () = from_args(args)?;
             let swapped = |character: char| -> String {
-                if character.is_uppercase() { character.to_lowercase().collect() } else { character.to_uppercase().collect() }
+                if character.is_uppercase() {
+                    character.to_lowercase().collect()
+                } else {
+                    character.to_uppercase().collect()
+                }
             };
             Value::from(text.chars().map(swapped).collect::<String>())
         }
@@ -430,6 +495,16 @@ fn split_space(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
         }
     }
     parts
+}
+
+/// Refuses widths that would make a field of megabytes, written out or given as an argument of a nested field.
+fn check_format(format: &str, args: &[Value]) -> Result<(), Error> {
+    let digits = format.split(|character: char| !character.is_ascii_digit()).map(str::len).max().unwrap_or(0);
+    let nested = format.split(':').skip(1).any(|spec| spec.split('}').next().is_some_and(|spec| spec.contains('{')));
+    if digits > MAX_FORMAT_DIGITS || (nested && args.iter().any(|value| value.as_usize().is_some_and(|n| n > 99_999))) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "format: a width of more than five digits"));
+    }
+    Ok(())
 }
 
 fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Error> {

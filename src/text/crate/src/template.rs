@@ -4,18 +4,24 @@
 use std::fmt;
 use std::io;
 
-use minijinja::machinery;
+use minijinja::machinery::{self, Token};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use minijinja_contrib::globals;
 
-use crate::{Failure, Outcome, content, python, rewrite};
+use crate::{Failure, Outcome, content, guarded, python, rewrite};
 
 const NAME: &str = "chat template";
-const MAX_SOURCE_BYTES: usize = 4 << 20;
-/// Steps of the virtual machine; data that a step makes or reads costs more. A long conversation needs some 10^5.
-const MAX_STEPS: u64 = 50_000_000;
+const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Of one expression or statement; each can be one more level of the syntax tree.
+const MAX_TOKENS_PER_TAG: usize = 4000;
+/// Steps of the virtual machine; a step that makes or reads data costs one more for 64 bytes, so this also bounds the
+/// memory (320 MB). A long conversation needs some 10^5.
+const MAX_STEPS: u64 = 5_000_000;
+/// The engine recurses over nested values (to print, compare and free them) without a bound of its own. What the other
+/// limits allow to be nested fits this stack; only what is used of it becomes memory.
+const STACK_BYTES: usize = 512 << 20;
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
 /// Nested macro calls and includes.
 const MAX_RECURSION: usize = 128;
@@ -27,6 +33,14 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     pub fn compile(source: &str) -> Outcome<ChatTemplate> {
+        on_deep_stack(|| ChatTemplate::compile_here(source))
+    }
+
+    pub fn render(&self, context: &[u8]) -> Outcome<Vec<u8>> {
+        on_deep_stack(|| self.render_here(context))
+    }
+
+    fn compile_here(source: &str) -> Outcome<ChatTemplate> {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(Failure::Invalid(format!(
                 "the template has {} bytes; at most {MAX_SOURCE_BYTES} are allowed",
@@ -41,6 +55,7 @@ impl ChatTemplate {
             .build()
             .map_err(|error| Failure::Internal(error.to_string()))?;
 
+        check_tag_sizes(&source, syntax.clone())?;
         let wants_content_parts = machinery::parse(&source, NAME, syntax.clone())
             .map(|tree| content::loops_over_content(&tree))
             .map_err(|error| describe(&error))?;
@@ -65,7 +80,7 @@ impl ChatTemplate {
         self.wants_content_parts
     }
 
-    pub fn render(&self, context: &[u8]) -> Outcome<Vec<u8>> {
+    fn render_here(&self, context: &[u8]) -> Outcome<Vec<u8>> {
         let context: Value = serde_json::from_slice(context)
             .map_err(|error| Failure::Invalid(format!("the template's variables: {error}")))?;
         let template = self.environment.get_template(NAME).map_err(|error| describe(&error))?;
@@ -73,6 +88,37 @@ impl ChatTemplate {
         template.render_captured_to(context, &mut output).map_err(|error| describe(&error))?;
         Ok(output.0)
     }
+}
+
+fn on_deep_stack<T: Send>(body: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("chat-template".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, || guarded("the chat template", body))
+            .map_err(|error| Failure::Internal(format!("a thread for the chat template cannot be started: {error}")))?
+            .join()
+            .unwrap_or_else(|_| Err(Failure::Internal("the thread of the chat template ended early".to_owned())))
+    })
+}
+
+fn check_tag_sizes(source: &str, syntax: SyntaxConfig) -> Outcome<()> {
+    let mut count = 0usize;
+    for token in machinery::tokenize(source, false, syntax) {
+        // A lexical error is reported by the parser, with its line.
+        let Ok((token, span)) = token else { return Ok(()) };
+        match token {
+            Token::VariableStart | Token::BlockStart => count = 0,
+            _ => count += 1,
+        }
+        if count > MAX_TOKENS_PER_TAG {
+            return Err(Failure::Invalid(format!(
+                "an expression or statement has more than {MAX_TOKENS_PER_TAG} tokens (line {})",
+                span.start_line
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The text of `raise_exception`, so that it can be told from an error of the engine.

@@ -44,7 +44,8 @@ impl TextTokenizer {
         inner.with_padding(None);
         if !is_byte_level(&inner) {
             return Err(Failure::Unsupported(
-                "the tokenizer is not a byte-level one (decoder or pre_tokenizer of type ByteLevel expected)".to_owned(),
+                "the tokenizer is not a byte-level one (decoder or pre_tokenizer of type ByteLevel expected)"
+                    .to_owned(),
             ));
         }
         Ok(TextTokenizer::new(inner, None, Vec::new()))
