@@ -47,9 +47,11 @@ net::Task<void> end_with_error(std::shared_ptr<net::Exchange> exchange, const St
 }  // namespace
 
 net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
-                                     std::unique_ptr<net::ClientResponse> answer, std::string first_piece) {
+                                     std::unique_ptr<net::ClientResponse> answer, std::string first_piece,
+                                     net::Headers extra) {
   RelayOutcome outcome;
   net::Headers headers = client_headers(answer->headers());
+  for (const auto& [name, value] : extra.fields()) headers.add(name, value);
   const auto type = headers.find("content-type");
   const bool events = type && type->starts_with("text/event-stream");
   if (events) headers.remove("content-length");  // an error event may have to follow

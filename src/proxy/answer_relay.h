@@ -19,10 +19,12 @@ struct RelayOutcome {
   std::size_t num_bytes = 0;
 };
 
-/// Sends head and first piece, then what follows until the end. If the backend breaks off, an event stream gets an
-/// error event and [DONE] (after closing a half-sent event), anything else a connection that ends too early.
+/// Sends head (with `extra` fields of our own) and first piece, then what follows until the end. If the backend breaks
+/// off, an event stream gets an error event and [DONE] (after closing a half-sent event), anything else a connection
+/// that ends too early.
 net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
-                                     std::unique_ptr<net::ClientResponse> answer, std::string first_piece);
+                                     std::unique_ptr<net::ClientResponse> answer, std::string first_piece,
+                                     net::Headers extra);
 
 /// Whole answers that are not streams (errors passed on).
 net::Task<void> relay_whole(std::shared_ptr<net::Exchange> exchange, int status, net::Headers headers,

@@ -132,6 +132,7 @@ net::Task<PullFlow::Next> PullFlow::ask_prefiller(std::shared_ptr<Instance> pref
   InstanceBoard::succeeded(*prefiller);
   context_->metrics.prefill_seconds.observe(seconds(now() - asked));
   kv_params_ = std::move(*params);
+  prefill_timing_ = std::string((*answer)->headers().find("x-tandem-timing").value_or(""));
   if (kv_params_.empty()) {
     context_->metrics.local_prefills.add();
     log::debug("request {}: prefiller {} handed no KV over; the decoder prefills", request_id_, prefiller->name);
@@ -191,7 +192,10 @@ net::Task<PullFlow::Next> PullFlow::stream_answer(std::shared_ptr<Instance> deco
   InstanceBoard::succeeded(*decoder);
   context_->metrics.first_byte_seconds.observe(seconds(now() - arrived_));
   outcome_ = status_class(answer->status());
-  const RelayOutcome outcome = co_await relay_answer(exchange_, std::move(answer), std::move(first_piece));
+  net::Headers extra;
+  if (!prefill_timing_.empty()) extra.add("x-tandem-prefill-timing", prefill_timing_);
+  const RelayOutcome outcome =
+      co_await relay_answer(exchange_, std::move(answer), std::move(first_piece), std::move(extra));
   if (outcome.end == RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
   if (outcome.end == RelayOutcome::End::kBroken) {
     InstanceBoard::failed(*decoder, now());

@@ -70,6 +70,7 @@ class PullFlow : public std::enable_shared_from_this<PullFlow> {
   LoadShare prefill_share_;
   PrefillLease lease_;
   std::string kv_params_;              ///< raw JSON from the prefiller; empty: none
+  std::string prefill_timing_;         ///< the prefiller's X-Tandem-Timing, if the client asked for times
   std::vector<std::string> problems_;  ///< what was tried and how it failed
   int give_up_status_ = 503;
   std::string retry_after_;

@@ -39,6 +39,9 @@ TEST_F(ProxyTest, ChatWithoutStreamKeepsTheBodyAndItsLength) {
   auto answer = test::json_answer(R"({"choices":[{"message":{"content":"Paris"}}],"usage":{"completion_tokens":1}})");
   answer.headers = {{"x-backend", "d0"}, {"connection", "keep-alive"}};
   d().set_usual(answer);
+  auto prefilled = test::json_answer(kPrefillAnswer);
+  prefilled.headers = {{"X-Tandem-Timing", R"({"prefill_s":0.5})"}};
+  p().set_usual(prefilled);
   start_one_each();
   const auto response = ask(R"({"messages":[]})", "/v1/chat/completions?a=1",
                             "Authorization: Bearer own\r\nX-Tandem-Timing: 1\r\nX-Request-Id: mine\r\n");
@@ -47,6 +50,7 @@ TEST_F(ProxyTest, ChatWithoutStreamKeepsTheBodyAndItsLength) {
   EXPECT_NE(response.find("content-length: " + std::to_string(answer.body.size())), std::string::npos);
   EXPECT_NE(response.find("content-type: application/json\r\n"), std::string::npos);
   EXPECT_NE(response.find("x-backend: d0\r\n"), std::string::npos);
+  EXPECT_NE(response.find("x-tandem-prefill-timing: {\"prefill_s\":0.5}\r\n"), std::string::npos);
   for (const auto& request : {p().requests().at(0), d().requests().at(0)}) {
     EXPECT_EQ(request.path, "/v1/chat/completions");
     EXPECT_EQ(request.query, "a=1");
