@@ -18,6 +18,8 @@ namespace {
 constexpr std::int64_t kPartition = std::int64_t{kTile} * kTilesPerPartition;
 /// Queries (rows x heads of a group) that share the tiles of an item.
 constexpr std::int64_t kQueriesPerItem = 32;
+/// Up to this many queries an item is bound by the memory that KV comes from.
+constexpr std::int64_t kQueriesThatFetch = 8;
 /// Memory for partial states when partitions of one query are shared between threads.
 constexpr std::size_t kPartialBytes = std::size_t{32} << 20;
 
@@ -179,6 +181,12 @@ class AttentionRun {
     }
   }
 
+  /// Where the vectors of a tile are. Entries past the item's last position repeat it.
+  struct Addresses {
+    const std::byte* k[kTile];
+    const std::byte* v[kTile];
+  };
+
   void compute_partition(const Item& item, std::int64_t partition, const std::byte* prepared, float* states) const {
     for (std::int64_t i = 0; i < queries(item); ++i) {
       float* state = states + static_cast<std::size_t>(i) * state_floats_;
@@ -186,16 +194,21 @@ class AttentionRun {
       state[0] = kNoScore;
     }
     const std::int64_t end = std::min((partition + 1) * kPartition, last_position(item) + 1);
+    Addresses addresses[2];
+    tile_addresses(item, partition * kPartition, addresses[0]);
+    int current = 0;
     for (std::int64_t begin = partition * kPartition; begin < end; begin += kTile) {
-      compute_tile(item, begin, prepared, states);
+      // With many queries a tile is computed for longer than it takes to come; the fetches would only be in the way.
+      const bool fetch = queries(item) <= kQueriesThatFetch && begin + kTile <= last_position(item);
+      if (begin + kTile <= last_position(item)) tile_addresses(item, begin + kTile, addresses[1 - current]);
+      compute_tile(item, begin, prepared, states, addresses[current], fetch ? &addresses[1 - current] : nullptr);
+      current = 1 - current;
     }
   }
 
-  void compute_tile(const Item& item, std::int64_t begin, const std::byte* prepared, float* states) const {
+  void compute_tile(const Item& item, std::int64_t begin, const std::byte* prepared, float* states,
+                    const Addresses& addresses, const Addresses* next) const {
     const std::int64_t end = std::min(begin + kTile, last_position(item) + 1);
-    const std::byte* k[kTile];
-    const std::byte* v[kTile];
-    tile_addresses(item, begin, end, k, v);
     // Rows of an item stand at consecutive positions: first those that do not see the tile at all, then those that
     // see a part of it, then those that see all.
     const std::int64_t first_position = item.sequence->first_position + item.token;
@@ -212,21 +225,29 @@ class AttentionRun {
           .scale = scale_,
           .kv_bf16 = cache_.type == KvType::kBf16,
       };
-      table_.attend_tile(queries_of_rows, {.k = k, .v = v, .num_positions = static_cast<int>(visible)});
+      table_.attend_tile(queries_of_rows, {.k = addresses.k,
+                                           .v = addresses.v,
+                                           .num_positions = static_cast<int>(visible),
+                                           .next_k = next == nullptr ? nullptr : next->k,
+                                           .next_v = next == nullptr ? nullptr : next->v});
       row += rows;
     }
   }
 
-  void tile_addresses(const Item& item, std::int64_t begin, std::int64_t end, const std::byte** k,
-                      const std::byte** v) const {
+  void tile_addresses(const Item& item, std::int64_t begin, Addresses& addresses) const {
     const std::size_t stride = static_cast<std::size_t>(cache_.head_dim) * (cache_.type == KvType::kBf16 ? 2 : 4);
+    const std::int64_t end = std::min(begin + kTile, last_position(item) + 1);
     for (std::int64_t position = begin; position < end;) {
       const std::byte* address = kv_address(cache_, item.sequence->block_table, false, item.kv_head, position);
       const std::int64_t block_end = (position / cache_.block_size + 1) * cache_.block_size;
       for (const std::int64_t stop = std::min(end, block_end); position < stop; ++position, address += stride) {
-        k[position - begin] = address;
-        v[position - begin] = address + cache_.kv_stride;
+        addresses.k[position - begin] = address;
+        addresses.v[position - begin] = address + cache_.kv_stride;
       }
+    }
+    for (std::int64_t i = end - begin; i < kTile; ++i) {
+      addresses.k[i] = addresses.k[end - begin - 1];
+      addresses.v[i] = addresses.v[end - begin - 1];
     }
   }
 

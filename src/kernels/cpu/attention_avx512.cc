@@ -102,6 +102,13 @@ inline void scores16(const std::byte* const q[Q], const std::byte* const* k, int
 
 constexpr int kGroups = kTile / 16;
 
+/// Fetches `count` vectors of the next tile.
+inline void fetch_next(const std::byte* const* vectors, int count, int bytes) {
+  for (int i = 0; i < count; ++i) {
+    for (int byte = 0; byte < bytes; byte += 64) _mm_prefetch(vectors[i] + byte, _MM_HINT_T0);
+  }
+}
+
 /// Weights of the tile's positions, as the value product wants them.
 struct Weights {
   float correction;                       ///< of the state before
@@ -147,7 +154,7 @@ inline void soften(const __m512 (&score)[kGroups], int num_positions, float scal
 /// accumulators follow the interleave of the two positions: dims 8L + 0..3 in the first, 8L + 4..7 in the second.
 template <int Q, int kChunks>
 inline void add_values_bf16(const Weights* weights, const AttentionTile& tile, int head_dim, int first,
-                            float* const sums[Q]) {
+                            const std::byte* const* next, float* const sums[Q]) {
   __m512 sum[Q][2 * kChunks];
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
@@ -159,6 +166,7 @@ inline void add_values_bf16(const Weights* weights, const AttentionTile& tile, i
   }
   for (int j = 0; j < tile.num_positions; j += 2) {
     const bool pair = j + 1 < tile.num_positions;
+    if (next != nullptr) fetch_next(next + j, 2, 2 * head_dim);
     __m512i p[Q];
 #pragma GCC unroll 4
     for (int i = 0; i < Q; ++i) p[i] = _mm512_set1_epi32(*reinterpret_cast<const int*>(weights[i].bf16 + j));
@@ -185,7 +193,7 @@ inline void add_values_bf16(const Weights* weights, const AttentionTile& tile, i
 /// The same for float32 values, lanes in the order of dims.
 template <int Q, int kChunks>
 inline void add_values_f32(const Weights* weights, const AttentionTile& tile, int head_dim, int first,
-                           float* const sums[Q]) {
+                           const std::byte* const* next, float* const sums[Q]) {
   __m512 sum[Q][kChunks];
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
@@ -195,6 +203,7 @@ inline void add_values_f32(const Weights* weights, const AttentionTile& tile, in
     }
   }
   for (int j = 0; j < tile.num_positions; ++j) {
+    if (next != nullptr) fetch_next(next + j, 1, 4 * head_dim);
 #pragma GCC unroll 4
     for (int c = 0; c < kChunks; ++c) {
       const __m512 v = _mm512_castsi512_ps(Vector<false>::load(tile.v[j], first + c, head_dim));
@@ -211,26 +220,29 @@ inline void add_values_f32(const Weights* weights, const AttentionTile& tile, in
 
 template <bool kBf16, int Q, int kChunks>
 inline void add_values(const Weights* weights, const AttentionTile& tile, int head_dim, int first,
-                       float* const sums[Q]) {
+                       const std::byte* const* next, float* const sums[Q]) {
   if constexpr (kBf16) {
-    add_values_bf16<Q, kChunks>(weights, tile, head_dim, first, sums);
+    add_values_bf16<Q, kChunks>(weights, tile, head_dim, first, next, sums);
   } else {
-    add_values_f32<Q, kChunks>(weights, tile, head_dim, first, sums);
+    add_values_f32<Q, kChunks>(weights, tile, head_dim, first, next, sums);
   }
 }
 
 template <bool kBf16, int Q>
-void all_values(const Weights* weights, const AttentionTile& tile, int head_dim, float* const sums[Q]) {
+void all_values(const Weights* weights, const AttentionTile& tile, int head_dim, bool fetch, float* const sums[Q]) {
   const int chunks = Vector<kBf16>::chunks(head_dim);
+  // Long heads pass several times over the tile; the next one is fetched in the first pass.
+  const std::byte* const* next = fetch ? tile.next_v : nullptr;
   int first = 0;
-  for (; first + 4 <= chunks; first += 4) add_values<kBf16, Q, 4>(weights, tile, head_dim, first, sums);
-  if (chunks - first == 3) add_values<kBf16, Q, 3>(weights, tile, head_dim, first, sums);
-  if (chunks - first == 2) add_values<kBf16, Q, 2>(weights, tile, head_dim, first, sums);
-  if (chunks - first == 1) add_values<kBf16, Q, 1>(weights, tile, head_dim, first, sums);
+  for (; first + 4 <= chunks; first += 4) add_values<kBf16, Q, 4>(weights, tile, head_dim, first, next, sums);
+  if (chunks - first == 3) add_values<kBf16, Q, 3>(weights, tile, head_dim, first, next, sums);
+  if (chunks - first == 2) add_values<kBf16, Q, 2>(weights, tile, head_dim, first, next, sums);
+  if (chunks - first == 1) add_values<kBf16, Q, 1>(weights, tile, head_dim, first, next, sums);
 }
 
 template <bool kBf16, int Q, int kChunks>
 void attend(const AttentionQueries& queries, int first_query, const AttentionTile& tile) {
+  const bool fetch = first_query == 0 && tile.next_k != nullptr;
   const std::byte* q[Q];
   float* state[Q];
   float* sums[Q];
@@ -241,7 +253,9 @@ void attend(const AttentionQueries& queries, int first_query, const AttentionTil
     sums[i] = state[i] + kStateHeader;
   }
   __m512 score[Q][kGroups];
+  const int vector_bytes = queries.head_dim * (kBf16 ? 2 : 4);
   for (int g = 0; g < kGroups; ++g) {
+    if (fetch) fetch_next(tile.next_k + 16 * g, 16, vector_bytes);
     __m512 of_group[Q];
     const int left = tile.num_positions - 16 * g;
     if (left >= 16) {
@@ -256,7 +270,7 @@ void attend(const AttentionQueries& queries, int first_query, const AttentionTil
   }
   Weights weights[Q];
   for (int i = 0; i < Q; ++i) soften<kBf16>(score[i], tile.num_positions, queries.scale, state[i], weights[i]);
-  all_values<kBf16, Q>(weights, tile, queries.head_dim, sums);
+  all_values<kBf16, Q>(weights, tile, queries.head_dim, fetch, sums);
 }
 
 template <bool kBf16, int kChunks>

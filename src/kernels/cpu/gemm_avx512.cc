@@ -11,11 +11,10 @@ namespace {
 
 /// Rows of the widest block (2 panels): 24 accumulators, which hide the latency and leave room for the operands.
 constexpr int kMaxRows = 12;
-/// Up to this many rows 4 panels go side by side, so that few rows still keep many loads in flight.
-constexpr int kFewRows = 6;
-constexpr int kFewRowsPanels = 4;
-/// How far ahead of the loads a panel is fetched when rows are few and weights come from memory.
-constexpr std::int64_t kPrefetchBytes = 2048;
+/// Up to this many rows the weights' way from memory is the limit. Panels are then read one after the other, as one
+/// ascending stream, fetched this far ahead.
+constexpr int kFewRows = 4;
+constexpr std::int64_t kStreamAhead = 4096;
 
 struct F32Type {
   using Sum = __m512;
@@ -36,7 +35,11 @@ struct Int8Type {
   using Sum = __m512i;
   /// Activations are stored plus 128, as the instruction wants them unsigned; starting here takes that away again.
   static Sum start(const GemmArgs& args, std::int64_t column) { return _mm512_loadu_si512(args.w_offset + column); }
-  static Sum step(Sum sum, __m512i x, __m512i w) { return _mm512_dpbusd_epi32(sum, x, w); }
+  static Sum step(Sum sum, __m512i x, __m512i w) {
+    // Not the intrinsic: g++ 12 changes the vector's mode around it and then copies and spills every accumulator.
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
   static __m512 result(const GemmArgs& args, Sum sum, std::int64_t row, std::int64_t column) {
     const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(args.x_scale[row]), _mm512_loadu_ps(args.w_scale + column));
     return _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale), _mm512_loadu_ps(args.bias + column));
@@ -53,9 +56,9 @@ inline void store_result(const GemmArgs& args, typename Type::Sum sum, std::int6
   _mm512_mask_storeu_ps(y, lanes, value);
 }
 
-/// R rows x C panels.
-template <class Type, int R, int C, bool kPrefetch>
-void block(const GemmArgs& args, std::int64_t row, std::int64_t panel) {
+/// R rows x C panels. Fetches what stands `ahead` bytes after the weights it reads; 0 for none.
+template <class Type, int R, int C>
+void block(const GemmArgs& args, std::int64_t row, std::int64_t panel, std::int64_t ahead) {
   const std::int64_t panel_bytes = args.k_groups * 64;
   const std::byte* w = args.weights + panel * panel_bytes;
   const auto stride = static_cast<std::int64_t>(args.x_stride);
@@ -63,20 +66,21 @@ void block(const GemmArgs& args, std::int64_t row, std::int64_t panel) {
   typename Type::Sum sum[R][C];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) sum[r][c] = Type::start(args, (panel + c) * kPanel);
   }
   for (std::int64_t group = 0; group < args.k_groups; ++group) {
     __m512i wv[C];
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {
       wv[c] = _mm512_loadu_si512(w + c * panel_bytes);
-      if constexpr (kPrefetch) _mm_prefetch(w + c * panel_bytes + kPrefetchBytes, _MM_HINT_T0);
+      // A panel of its own to the first-level cache, the next pair of panels only to the second.
+      _mm_prefetch(w + c * panel_bytes + ahead, C == 1 ? _MM_HINT_T0 : _MM_HINT_T1);
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const __m512i xv = _mm512_set1_epi32(*reinterpret_cast<const int*>(x + r * stride));
-#pragma GCC unroll 4
+#pragma GCC unroll 2
       for (int c = 0; c < C; ++c) sum[r][c] = Type::step(sum[r][c], xv, wv[c]);
     }
     w += 64;
@@ -84,37 +88,29 @@ void block(const GemmArgs& args, std::int64_t row, std::int64_t panel) {
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) store_result<Type>(args, sum[r][c], row + r, panel + c);
   }
 }
 
 /// Calls block<R> for a number of rows known at run time only.
-template <class Type, int C, bool kPrefetch, int R>
-void block_of(int rows, const GemmArgs& args, std::int64_t row, std::int64_t panel) {
+template <class Type, int C, int R = kMaxRows>
+void block_of(int rows, const GemmArgs& args, std::int64_t row, std::int64_t panel, std::int64_t ahead) {
   if constexpr (R > 0) {
     if (rows == R) {
-      block<Type, R, C, kPrefetch>(args, row, panel);
+      block<Type, R, C>(args, row, panel, ahead);
     } else {
-      block_of<Type, C, kPrefetch, R - 1>(rows, args, row, panel);
+      block_of<Type, C, R - 1>(rows, args, row, panel, ahead);
     }
   }
 }
 
 template <class Type>
-void few_rows(const GemmArgs& args) {
-  const int rows = static_cast<int>(args.rows);
-  std::int64_t panel = args.panel_begin;
-  for (; panel + kFewRowsPanels <= args.panel_end; panel += kFewRowsPanels) {
-    block_of<Type, kFewRowsPanels, true, kFewRows>(rows, args, 0, panel);
-  }
-  for (; panel < args.panel_end; ++panel) block_of<Type, 1, true, kFewRows>(rows, args, 0, panel);
-}
-
-template <class Type>
 void gemm(const GemmArgs& args) {
   if (args.rows <= kFewRows) {
-    few_rows<Type>(args);
+    for (std::int64_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
+      block_of<Type, 1, kFewRows>(static_cast<int>(args.rows), args, 0, panel, kStreamAhead);
+    }
     return;
   }
   // Blocks of nearly equal height: 13 rows are 7 and 6, not 12 and 1.
@@ -123,10 +119,11 @@ void gemm(const GemmArgs& args) {
     std::int64_t row = 0;
     for (std::int64_t i = 0; i < blocks; ++i) {
       const int rows = static_cast<int>(args.rows / blocks + (i < args.rows % blocks ? 1 : 0));
+      const std::int64_t ahead = i == 0 ? 2 * args.k_groups * 64 : 0;
       if (panel + 2 <= args.panel_end) {
-        block_of<Type, 2, false, kMaxRows>(rows, args, row, panel);
+        block_of<Type, 2>(rows, args, row, panel, ahead);
       } else {
-        block_of<Type, 1, false, kMaxRows>(rows, args, row, panel);
+        block_of<Type, 1>(rows, args, row, panel, ahead);
       }
       row += rows;
     }

@@ -42,6 +42,9 @@ struct AttentionTile {
   const std::byte* const* k;
   const std::byte* const* v;
   int num_positions;
+  /// The kTile vectors of the tile that will be asked for after this one, to be fetched meanwhile; nullptr for none.
+  const std::byte* const* next_k;
+  const std::byte* const* next_v;
 };
 
 /// Queries of one KV head with their running softmax state.

@@ -6,8 +6,10 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <mutex>
 
 #include "base/float16.h"
 #include "base/status.h"
@@ -30,15 +32,33 @@ std::size_t element_bytes(WeightType type) {
   return 4;
 }
 
-/// Zeroed by the threads that fill it, so that pages land on their NUMA node.
-std::byte* allocate_weights(std::size_t bytes) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : 4096;
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
+/// Not touched here: the threads that fill it do, so that pages land on their NUMA node.
+std::shared_ptr<std::byte> allocate_huge(std::size_t bytes) {
+  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kHugePage, rounded));
   TANDEM_ASSERT(memory != nullptr, "out of memory for packed weights");
   // One row of activations streams all weights through the TLB; huge pages are a hint that may be refused.
-  if (alignment == kHugePage) (void)madvise(memory, rounded, MADV_HUGEPAGE);
-  return memory;
+  (void)madvise(memory, rounded, MADV_HUGEPAGE);
+  return {memory, [](std::byte* own) { std::free(own); }};
+}
+
+/// Layers smaller than a huge page share slabs, so that they get huge pages too. A slab lives as long as its last
+/// layer.
+std::shared_ptr<std::byte> allocate_weights(std::size_t bytes) {
+  constexpr std::size_t kSlabBytes = 8 * kHugePage;
+  if (bytes >= kHugePage) return allocate_huge(bytes);
+  static std::mutex mutex;
+  static std::shared_ptr<std::byte> slab;
+  static std::size_t used = kSlabBytes;
+  const std::size_t rounded = (bytes + 4095) / 4096 * 4096;
+  const std::lock_guard lock(mutex);
+  if (used + rounded > kSlabBytes || slab.use_count() == 1) {
+    slab = allocate_huge(kSlabBytes);
+    used = 0;
+  }
+  std::byte* memory = slab.get() + used;
+  used += rounded;
+  return {slab, memory};
 }
 
 }  // namespace
@@ -52,7 +72,7 @@ CpuPackedLinear::CpuPackedLinear(WeightType type, std::int64_t out_features, std
   k_padded_ = (k_ + group - 1) / group * group;
   num_panels_ = (n_ + kPanel - 1) / kPanel;
   panel_bytes_ = static_cast<std::size_t>(k_padded_ * kPanel) * element_bytes(type);
-  weights_.reset(allocate_weights(static_cast<std::size_t>(num_panels_) * panel_bytes_));
+  weights_ = allocate_weights(static_cast<std::size_t>(num_panels_) * panel_bytes_);
   const auto columns = static_cast<std::size_t>(num_panels_ * kPanel);
   bias_.assign(columns, 0.0F);
   if (type_ == WeightType::kInt8) {

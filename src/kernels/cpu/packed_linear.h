@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -41,20 +40,16 @@ class CpuPackedLinear final : public PackedLinear {
   void put_row(std::int64_t n, const float* row);
   void put_int8_row(std::int64_t n, const float* row, std::byte* panel);
 
-  struct FreeDeleter {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-
   WeightType type_;
   std::int64_t n_;
   std::int64_t k_;
   std::int64_t k_padded_;
   std::int64_t num_panels_;
   std::size_t panel_bytes_;
-  std::unique_ptr<std::byte, FreeDeleter> weights_;
-  std::vector<float> bias_;            ///< zeros where there is none
-  std::vector<float> scales_;          ///< int8 only
-  std::vector<std::int32_t> offsets_;  ///< int8 only: -128 * column sum
+  std::shared_ptr<std::byte> weights_;  ///< may be part of a slab
+  std::vector<float> bias_;             ///< zeros where there is none
+  std::vector<float> scales_;           ///< int8 only
+  std::vector<std::int32_t> offsets_;   ///< int8 only: -128 * column sum
 };
 
 }  // namespace tandem::kernels::cpu
