@@ -133,7 +133,7 @@ json::object to_json(const Handover& handover) {
   params["remote_block_ids"] = std::move(blocks);
   params["remote_engine_id"] = handover.engine_id;
   params["remote_host"] = handover.host;
-  params["remote_port"] = handover.port;
+  params["remote_port"] = std::int64_t{handover.port};  // signed, as a parser would give it
   params["last_token_id"] = handover.last_token;
   params["tandem"] = std::move(member);
   return params;

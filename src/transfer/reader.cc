@@ -63,7 +63,7 @@ std::shared_ptr<OwnerLink> Reader::link_to(const Handover& source) {
       if (active->link.get() == &ready && active->phase == Phase::kConnecting) request(*active);
     }
   };
-  events.on_failed = [this](OwnerLink& failed, const Status& why) { fail_all(failed, why); };
+  events.on_failed = [this](OwnerLink& failed, const Status& why) { on_link_failed(failed, why); };
   events.on_message = [this](OwnerLink& from, wire::Message message) { on_message(from, std::move(message)); };
   events.on_unused = [this](OwnerLink& unused) {
     const auto found = links_.find(unused.key());
@@ -331,14 +331,27 @@ void Reader::fail(Active& active, Status why) {
   }
 }
 
-void Reader::fail_all(const OwnerLink& link, const Status& why) {
+void Reader::on_link_failed(OwnerLink& link, const Status& why) {
   std::vector<FetchId> affected;
   for (const auto& [id, active] : active_) {
     if (active->link.get() == &link) affected.push_back(id);
   }
+  bool again = false;
   for (const FetchId id : affected) {
-    if (Active* active = find(id)) fail(*active, why);
+    Active* active = find(id);
+    if (active == nullptr) continue;
+    // A connection that broke while it was idle shows only now. Nothing has moved yet, so asking once more is safe.
+    if (active->phase == Phase::kGranting && !active->retried && why.code() == Code::kUnavailable && !stopping_) {
+      active->retried = again = true;
+      active->phase = Phase::kConnecting;
+      active->granted = false;
+      active->blocks.clear();
+      active->checksums.clear();
+    } else {
+      fail(*active, why);
+    }
   }
+  if (again) link.connect();
 }
 
 std::string Reader::subject(const Active& active) {

@@ -45,6 +45,7 @@ class Reader {
     Phase phase = Phase::kConnecting;
     Status failure;  ///< the first thing that went wrong
     bool requested = false;
+    bool retried = false;  ///< asked again on a new connection after the first one broke before the grant
 
     wire::Grant grant;
     bool granted = false;
@@ -76,7 +77,7 @@ class Reader {
   void on_verified(FetchId id, const Mismatch& mismatch);
   void watch_progress(FetchId id);
   void fail(Active& active, Status why);
-  void fail_all(const OwnerLink& link, const Status& why);
+  void on_link_failed(OwnerLink& link, const Status& why);
   void finish(FetchId id, Status status);
   Active* find(FetchId id);
   /// Names what a fetch was about, for errors.

@@ -318,9 +318,10 @@ TEST_P(CutWire, AnErrorOrTheRightBytes) {
   EXPECT_TRUE(eventually([&] { return pair.p->metric("tandem:kv_leases_open") == 0.0; }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, CutWire, ::testing::Values(0, 1, 2), [](const ::testing::TestParamInfo<int>& info) {
+std::string fault_name(const ::testing::TestParamInfo<int>& info) {
   return std::string(info.param == 0 ? "cut" : info.param == 1 ? "frozen" : "flipped");
-});
+}
+INSTANTIATE_TEST_SUITE_P(Faults, CutWire, ::testing::Values(0, 1, 2), fault_name);
 
 }  // namespace
 }  // namespace tandem::transfer::test

@@ -108,7 +108,7 @@ TEST(HandoverTest, BrokenOnesNameTheField) {
               HasSubstr("remote_block_ids[1]"));
   EXPECT_THAT(error_after([](Object& p, Object&) { p["remote_block_ids"] = json::array{1e10}; }),
               HasSubstr("remote_block_ids[0]"));
-  EXPECT_THAT(error_after([](Object& p, Object&) { p["do_remote_prefill"] = "yes"; }), HasSubstr("do_remote_prefill"));
+  EXPECT_THAT(error_after([](Object& p, Object&) { p["do_remote_prefill"] = json::array{}; }), HasSubstr("do_remote_prefill"));
   for (const char* lease : {"", "-", "12", "g-1", "1-g", "11111111111111111-1", "1-2-3", "0x1-2"}) {
     EXPECT_THAT(error_after([&](Object&, Object& m) { m["lease"] = lease; }), HasSubstr("tandem.lease")) << lease;
   }

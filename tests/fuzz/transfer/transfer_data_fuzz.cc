@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reader's end of a data connection against an owner that sends anything: it must end, and write nowhere but into
+// the runs that it asked for.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "transfer/transport.h"
+
+namespace {
+
+using namespace tandem;
+using namespace tandem::transfer;
+
+constexpr std::byte kGuard{0xa5};
+
+/// Accepts the one connection and says what the input says.
+void answer(const Socket& listener, const std::uint8_t* data, std::size_t size) {
+  const Socket peer(accept(listener.fd(), nullptr, nullptr));
+  if (!peer) std::abort();
+  (void)!send(peer.fd(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)shutdown(peer.fd(), SHUT_WR);
+  char drain[4096];
+  (void)!recv(peer.fd(), drain, sizeof drain, MSG_DONTWAIT);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static Socket listener = std::move(*listen_tcp("127.0.0.1", 0));
+  static const std::vector<Address> addresses = *resolve("127.0.0.1", bound_port(listener));
+  auto loop = std::move(*EventLoop::create());
+  std::vector<std::byte> memory(4096, kGuard);
+  const std::vector<Copy> copies = {{0, 0, 0, 1000, 100, 300}, {0, 0, 0, 0, 900, 1}, {0, 0, 0, 5000, 2000, 1000}};
+  MoveRequest request;
+  request.copies = copies;
+  request.destination = memory.data();
+  request.on_progress = [](std::uint64_t) {};
+  int done = 0;
+  request.on_done = [&](const Status&) {
+    ++done;
+    loop->stop();
+  };
+  TcpPeer peer;
+  peer.addresses = addresses;
+  peer.name = "fuzz";
+  const auto move = make_tcp_transport(*loop, peer)->start(std::move(request));
+  // The connection is in the backlog before the loop runs on, so accepting does not block.
+  loop->post([&] { answer(listener, data, size); });
+  loop->run();
+  if (done != 1) std::abort();
+  for (const Copy& copy : copies) {
+    std::fill_n(memory.begin() + static_cast<std::ptrdiff_t>(copy.destination_offset), copy.length, kGuard);
+  }
+  if (!std::all_of(memory.begin(), memory.end(), [](std::byte byte) { return byte == kGuard; })) std::abort();
+  return 0;
+}
