@@ -68,11 +68,18 @@ std::vector<float> random_logits(std::size_t count, unsigned seed, float spread 
   return logits;
 }
 
-/// What may be sampled, by full sorting in double: the oracle for min_p, top_k and top_p together.
-std::set<std::int32_t> reference_support(const std::vector<float>& logits, const SamplingParams& params) {
+/// Ids, most likely first; of equally likely ones the lower id.
+std::vector<std::int32_t> by_rank(const std::vector<float>& logits) {
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](auto a, auto b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  return order;
+}
+
+/// What may be sampled, by full sorting in double: the oracle for min_p, top_k and top_p together.
+std::set<std::int32_t> reference_support(const std::vector<float>& logits, const SamplingParams& params) {
+  const auto order = by_rank(logits);
   const double highest = logits[order[0]];
   std::vector<double> weights;
   for (const auto id : order) {
@@ -248,7 +255,7 @@ TEST_F(SamplerTest, CutsAgreeWithFullSortingOnManyShapes) {
           params().min_p = min_p;
           params().seed = static_cast<std::uint64_t>(++combinations);
           const auto allowed = reference_support(logits, params());
-          const auto found = support(logits, 400);
+          const auto found = support(logits, 150);
           EXPECT_TRUE(std::includes(allowed.begin(), allowed.end(), found.begin(), found.end()))
               << "spread " << spread << " top_k " << top_k << " top_p " << top_p << " min_p " << min_p;
           if (allowed.size() <= 5 && spread <= 1.0F) {
@@ -282,9 +289,9 @@ TEST_F(SamplerTest, RepetitionPenaltyLooksAtPromptAndOutput) {
   plan_.prompt_tokens = {0, 0, 0};
   plan_.output_tokens = {1};
   EXPECT_EQ(sample({5, 4, 3}), 2) << "5/2 and 4/2 are below 3, however often they occur";
-  EXPECT_EQ(sample({6.5, 4, 3}), 0);
-  EXPECT_EQ(sample({-1, -1.5, -1.75}), 2) << "negative logits are multiplied";
-  EXPECT_EQ(sample({-1, -1.5, -2.5}), 0);
+  EXPECT_EQ(sample({6.5F, 4, 3}), 0);
+  EXPECT_EQ(sample({-1, -1.5F, -1.75F}), 2) << "negative logits are multiplied";
+  EXPECT_EQ(sample({-1, -1.5F, -2.5F}), 0);
 }
 
 TEST_F(SamplerTest, FrequencyAndPresenceLookAtOutputOnly) {
@@ -292,13 +299,13 @@ TEST_F(SamplerTest, FrequencyAndPresenceLookAtOutputOnly) {
   plan_.prompt_tokens = {0, 0, 0};
   plan_.output_tokens = {1, 1, 2};
   params().frequency_penalty = 1.0;
-  EXPECT_EQ(sample({4, 5.5, 4.8}), 0) << "4, 5.5 - 2, 4.8 - 1";
-  EXPECT_EQ(sample({3, 5.5, 4.8}), 2);
+  EXPECT_EQ(sample({4, 5.5F, 4.8F}), 0) << "4, 5.5 - 2, 4.8 - 1";
+  EXPECT_EQ(sample({3, 5.5F, 4.8F}), 2);
   params().frequency_penalty = 0.0;
   params().presence_penalty = 1.0;
-  EXPECT_EQ(sample({4, 5.5, 4.8}), 1) << "4, 5.5 - 1, 4.8 - 1";
+  EXPECT_EQ(sample({4, 5.5F, 4.8F}), 1) << "4, 5.5 - 1, 4.8 - 1";
   params().presence_penalty = -2.0;
-  EXPECT_EQ(sample({6, 0, 4.5}), 2) << "a negative penalty encourages";
+  EXPECT_EQ(sample({6, 0, 4.5F}), 2) << "a negative penalty encourages";
 }
 
 TEST_F(SamplerTest, PenaltiesLeaveNoTraceForTheNextSequence) {
@@ -361,9 +368,7 @@ TEST_F(SamplerTest, LogprobsAgreeWithDoubleOnALargeRow) {
   ASSERT_TRUE(result);
   double total = 0.0;
   for (const float value : logits) total += std::exp(static_cast<double>(value));
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  const auto order = by_rank(logits);
   for (const auto& entry : result->logprobs) {
     EXPECT_NEAR(entry.logprob, logits[entry.token] - std::log(total), 2e-6);
     EXPECT_EQ(order[static_cast<std::size_t>(entry.rank) - 1], entry.token);
