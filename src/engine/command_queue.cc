@@ -5,13 +5,14 @@
 
 namespace tandem::engine {
 
-void CommandQueue::push(Command command) {
+bool CommandQueue::push(Command command) {
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return;
+    if (closed_) return false;
     commands_.push_back(std::move(command));
   }
   filled_.notify_one();
+  return true;
 }
 
 bool CommandQueue::offer(Command command) {

@@ -54,8 +54,8 @@ class CommandQueue {
  public:
   explicit CommandQueue(std::size_t bound) : bound_(bound) {}
 
-  /// Takes the command in any case (but drops it once closed).
-  void push(Command command);
+  /// Takes the command whatever the length; false, and the command is dropped, only once closed.
+  bool push(Command command);
   /// False, and nothing queued, if the queue is over its bound or closed.
   bool offer(Command command);
   /// All commands, oldest first; waits for one until `deadline`. Engine thread only.

@@ -18,8 +18,6 @@ using namespace std::chrono_literals;
 
 /// The engine thread looks around at least this often (log line, stalled steps).
 constexpr Duration kIdleWait = 1s;
-/// How long stop() waits for steps, fetches and leases to end.
-constexpr Duration kStopWait = 10s;
 constexpr Duration kAnswerWait = 10s;
 
 Status not_ok_ids(const GenerationRequest& request, std::int32_t vocab_size) {
@@ -61,14 +59,18 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override { stop(); }
 
   Result<RequestHandle> submit(GenerationRequest request, OutputSink sink) override {
-    if (transfer_ != nullptr && request.remote_prefill) transfer_->hold(*request.remote_prefill);
-    if (Status refused = admit(request); !refused.ok()) {
-      if (transfer_ != nullptr && request.remote_prefill) transfer_->drop(*request.remote_prefill);
-      return refused;
+    // Held from here on: the prefiller keeps the blocks while we live, however long the queue is.
+    const std::optional<transfer::Handover> held = transfer_ != nullptr ? request.remote_prefill : std::nullopt;
+    if (held) transfer_->hold(*held);
+    Status refused = admit(request);
+    if (refused.ok()) {
+      const RequestHandle handle = next_handle_.fetch_add(1);
+      if (queue_->push(SubmitCommand{handle, std::move(request), std::move(sink)})) return handle;
+      snapshot_->num_live.fetch_sub(1);
+      refused = stopping();
     }
-    const RequestHandle handle = next_handle_.fetch_add(1);
-    queue_->push(SubmitCommand{handle, std::move(request), std::move(sink)});
-    return handle;
+    if (held) transfer_->drop(*held);
+    return refused;
   }
 
   void abort(RequestHandle request) override { queue_->push(AbortCommand{request}); }
@@ -112,6 +114,8 @@ class EngineImpl final : public Engine {
  private:
   std::int32_t max_live() const { return std::max(1, options_.max_waiting) + options_.max_num_seqs; }
 
+  static Status stopping() { return {Code::kUnavailable, "the engine is stopping"}; }
+
   static bool answered(std::future<bool>& done) {
     try {
       return done.get();
@@ -123,7 +127,7 @@ class EngineImpl final : public Engine {
   /// What makes a request impossible here; counts it as live if it is possible.
   Status admit(const GenerationRequest& request) {
     if (snapshot_->dead.load()) return {Code::kInternal, "the engine is dead, restart it (its log says why)"};
-    if (snapshot_->stopped.load() || stop_asked_.load()) return {Code::kUnavailable, "the engine is stopping"};
+    if (snapshot_->stopped.load() || stop_asked_.load()) return stopping();
     if (Status status = check_request(request); !status.ok()) return status;
     const bool queue_full = snapshot_->num_waiting.load() >= std::max(1, options_.max_waiting);
     if (queue_full || snapshot_->num_live.fetch_add(1) >= max_live()) {
@@ -168,7 +172,7 @@ class EngineImpl final : public Engine {
       const TimePoint now = clock_.now();
       core_.maybe_log(now);
       if (!core_.stopping()) continue;
-      if (stop_deadline == TimePoint::max()) stop_deadline = now + kStopWait;
+      if (stop_deadline == TimePoint::max()) stop_deadline = now + options_.stop_timeout;
       const bool drained = core_.drained();
       if (!drained && now < stop_deadline) continue;
       if (!drained) log::warning("engine stops although steps, fetches or leases have not ended");

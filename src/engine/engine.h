@@ -37,6 +37,8 @@ struct EngineOptions {
   std::vector<std::int32_t> eos_token_ids{};  ///< the first is the primary one (stop_reason null)
   /// A step that takes longer makes healthy() false until it ends: alive is who makes progress.
   std::chrono::seconds step_timeout{300};
+  /// How long stop() waits for steps, fetches and leases in flight.
+  std::chrono::milliseconds stop_timeout{10'000};
 };
 
 struct GenerationRequest {

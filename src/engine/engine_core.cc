@@ -251,7 +251,7 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
 
 void EngineCore::finish(Request& request, Output output) {
   record_finished(request, *output.finish, env_.clock.now());
-  output.handover = open_lease(request);
+  output.handover = open_lease(request, *output.finish);
   if (!output.handover) scheduler_.finish(request.handle);
   send_last(request, std::move(output));
 }

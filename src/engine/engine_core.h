@@ -95,7 +95,7 @@ class EngineCore {
   void load_failed(Request& request, const Status& error);
   void start_fetch(const FetchOrder& order, TimePoint now);
   void drop_hold(Request& request);
-  std::optional<transfer::Handover> open_lease(Request& request);
+  std::optional<transfer::Handover> open_lease(Request& request, FinishReason reason);
 
   // Reports (engine_core_report.cc).
   void note_first_token(const Request& request);

@@ -10,9 +10,9 @@ namespace tandem::engine {
 
 // Prefiller.
 
-std::optional<transfer::Handover> EngineCore::open_lease(Request& request) {
+std::optional<transfer::Handover> EngineCore::open_lease(Request& request, FinishReason reason) {
   // Only a prompt whose decoding is still to come is handed over: "stop" means that there is nothing to decode.
-  const bool wanted = request.request.remote_decode && env_.transfer != nullptr;
+  const bool wanted = request.request.remote_decode && env_.transfer != nullptr && reason == FinishReason::kLength;
   const std::int64_t num_blocks = (request.num_prompt + block_size_ - 1) / block_size_;
   if (!wanted || stopping_) return std::nullopt;
   const std::int32_t last_token = scheduler_.tokens(request.handle).back();
