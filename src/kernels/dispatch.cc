@@ -57,7 +57,7 @@ Result<const Ops*> ops_for(Isa isa) {
   }
   static const cpu::CpuOps portable(Isa::kPortable, cpu::portable_table());
 #if defined(__x86_64__)
-  static const cpu::CpuOps avx2(Isa::kAvx2, cpu::portable_table());
+  static const cpu::CpuOps avx2(Isa::kAvx2, cpu::avx2_table());
   static const cpu::CpuOps avx512(Isa::kAvx512, cpu::avx512_table());
   if (isa == Isa::kAvx2) return static_cast<const Ops*>(&avx2);
   if (isa == Isa::kAvx512) return static_cast<const Ops*>(&avx512);

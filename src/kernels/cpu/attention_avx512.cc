@@ -68,7 +68,7 @@ inline void products(const std::byte* const q[Q], const std::byte* k, int head_d
   }
 }
 
-/// Scores of 16 positions. `k` has 16 addresses; those past the visible positions repeat a visible one.
+/// Scores of 16 positions.
 template <bool kBf16, int Q, int kChunks>
 inline void scores16(const std::byte* const q[Q], const std::byte* const* k, int head_dim, __m512 (&score)[Q]) {
   // The tree's inputs come in the order that leaves position j in lane j; it is walked depth first, so that few
@@ -105,7 +105,7 @@ constexpr int kGroups = kTile / 16;
 /// Fetches `count` vectors of the next tile.
 inline void fetch_next(const std::byte* const* vectors, int count, int bytes) {
   for (int i = 0; i < count; ++i) {
-    for (int byte = 0; byte < bytes; byte += 64) _mm_prefetch(vectors[i] + byte, _MM_HINT_T0);
+    for (int byte = 0; byte < bytes; byte += 64) _mm_prefetch(vectors[i] + byte, _MM_HINT_T1);
   }
 }
 
@@ -256,16 +256,9 @@ void attend(const AttentionQueries& queries, int first_query, const AttentionTil
   const int vector_bytes = queries.head_dim * (kBf16 ? 2 : 4);
   for (int g = 0; g < kGroups; ++g) {
     if (fetch) fetch_next(tile.next_k + 16 * g, 16, vector_bytes);
-    __m512 of_group[Q];
-    const int left = tile.num_positions - 16 * g;
-    if (left >= 16) {
-      scores16<kBf16, Q, kChunks>(q, tile.k + 16 * g, queries.head_dim, of_group);
-    } else {
-      // Hidden positions may hold anything: a visible one stands in, and its score is masked later.
-      const std::byte* k[16];
-      for (int j = 0; j < 16; ++j) k[j] = tile.k[j < left ? 16 * g + j : 0];
-      scores16<kBf16, Q, kChunks>(q, k, queries.head_dim, of_group);
-    }
+    __m512 of_group[Q] = {};
+    // Hidden positions of the group are computed too: their addresses can be read, and their scores are masked later.
+    if (tile.num_positions > 16 * g) scores16<kBf16, Q, kChunks>(q, tile.k + 16 * g, queries.head_dim, of_group);
     for (int i = 0; i < Q; ++i) score[i][g] = of_group[i];
   }
   Weights weights[Q];

@@ -37,7 +37,8 @@ struct GemmArgs {
   bool add;  ///< y += instead of y =
 };
 
-/// Head vectors of up to kTile consecutive positions; all of them are visible to the queries they are used with.
+/// Head vectors of kTile consecutive positions. The first num_positions are visible to the queries they are used with;
+/// the others have addresses that can be read, but whatever stands there must not reach the result.
 struct AttentionTile {
   const std::byte* const* k;
   const std::byte* const* v;
