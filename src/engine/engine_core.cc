@@ -70,6 +70,10 @@ void EngineCore::on(SubmitCommand command) {
                   .remote_prefill = request.holds_remote});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
+  if (env_.transfer == nullptr && (request.request.remote_prefill || request.request.remote_decode)) {
+    log::warning("request {}: kv_transfer_params ignored, this instance has no KV connector (--kv-transfer-config)",
+                 request.request.id);
+  }
   if (!request.holds_remote) return;
   if (const Status fits = check_handover(request); !fits.ok()) {
     drop_hold(request);

@@ -56,11 +56,11 @@ Status EngineCore::check_handover(const Request& request) const {
     return mismatch(fmt::format("its blocks hold {} tokens, ours {}; start both with the same --block-size",
                                 handover.block_size, block_size_));
   }
-  if (handover.num_tokens < request.num_prompt - 1) {
+  if (handover.num_tokens < request.num_prompt - 1 || handover.num_tokens > request.num_prompt) {
     return mismatch(
-        fmt::format("it holds the KV of {} tokens, the prompt needs {}; both instances must see the same "
+        fmt::format("it holds the KV of {} tokens, the prompt has {}; both instances must see the same "
                     "prompt (model, tokenizer, chat template)",
-                    handover.num_tokens, request.num_prompt - 1));
+                    handover.num_tokens, request.num_prompt));
   }
   const std::int64_t capacity = std::ssize(handover.blocks) * block_size_;
   if (capacity < request.num_prompt - 1) {

@@ -344,7 +344,8 @@ TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
     start({.load_failure_policy = policy});
     const std::vector<std::pair<std::function<void(transfer::Handover&)>, std::string>> cases = {
         {[](transfer::Handover& handover) { handover.block_size = 32; }, "blocks hold 32 tokens, ours 4"},
-        {[](transfer::Handover& handover) { handover.num_tokens = 20; }, "KV of 20 tokens, the prompt needs 21"},
+        {[](transfer::Handover& handover) { handover.num_tokens = 20; }, "KV of 20 tokens, the prompt has 22"},
+        {[](transfer::Handover& handover) { handover.num_tokens = 23; }, "KV of 23 tokens, the prompt has 22"},
         {[](transfer::Handover& handover) { handover.blocks.pop_back(); }, "lists 5 blocks"},
     };
     for (const auto& [spoil, message] : cases) {
@@ -362,7 +363,7 @@ TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
       EXPECT_EQ(d_.transfer->num_fetches(), 0U);
       expect_balanced();
     }
-    EXPECT_EQ(decoder_metric("tandem:kv_load_failures_total"), 3.0);
+    EXPECT_EQ(decoder_metric("tandem:kv_load_failures_total"), 4.0);
   }
 }
 
@@ -479,7 +480,7 @@ TEST_F(HandoverTest, StopEndsFetchesAndLeases) {
 }
 
 TEST_F(HandoverTest, StopDoesNotWaitForEverForAFetch) {
-  start({.max_num_seqs = 2});
+  start({.max_num_seqs = 2, .stop_timeout = std::chrono::milliseconds(200)});
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
   std::vector<Collector> collectors(4);
   for (std::int32_t i = 0; i < 3; ++i) {  // two fetch, one waits for a seat
