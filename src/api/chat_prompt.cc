@@ -216,6 +216,8 @@ Outcome<json::array> prepare_messages(const Fields& body, bool as_parts) {
   const json::value* messages = body.find("messages");
   if (messages == nullptr) return validation_error("missing", "messages", "Field required");
   if (!messages->is_array()) return validation_error("list_type", "messages", "Input should be a valid list");
+  if (messages->as_array().empty())
+    return validation_error("too_short", "messages", "List should have at least 1 item after validation, not 0");
   json::array prepared;
   for (const json::value& value : messages->as_array()) {
     if (!value.is_object()) return validation_error("dict_type", "messages", "Input should be a valid dictionary");

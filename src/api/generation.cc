@@ -65,9 +65,14 @@ Outcome<std::unique_ptr<Generation>> Generation::start(engine::Engine& engine, a
   auto inbox = std::make_shared<Inbox>(engine, executor, requests.size());
   std::unique_ptr<Generation> generation(new Generation(inbox));
   for (std::size_t choice = 0; choice < requests.size(); ++choice) {
-    auto sink = [inbox, executor, choice](engine::Output output) {
-      asio::post(executor,
-                 [inbox, choice, output = std::move(output)]() mutable { inbox->deliver(choice, std::move(output)); });
+    // The inbox lives and dies on the executor, with its generation: sinks on the engine's thread only know of it.
+    auto sink = [weak = std::weak_ptr<Inbox>(inbox), executor, &engine, choice](engine::Output output) {
+      asio::post(executor, [weak, &engine, choice, output = std::move(output)]() mutable {
+        if (const auto live = weak.lock())
+          live->deliver(choice, std::move(output));
+        else if (output.handover)
+          engine.release_lease(output.handover->lease);
+      });
     };
     auto handle = engine.submit(std::move(requests[choice]), std::move(sink));
     if (!handle) {

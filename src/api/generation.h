@@ -22,8 +22,8 @@ class Generation {
     engine::Output output;
   };
 
-  /// Queues all requests, or none (those queued before a refused one are aborted). `engine` outlives the generation and
-  /// its inbox; `executor` is the server's thread, where everything here happens.
+  /// Queues all requests, or none (those queued before a refused one are aborted). `engine` outlives the
+  /// generation; `executor` is the server's thread, where everything here happens.
   static Outcome<std::unique_ptr<Generation>> start(engine::Engine& engine, boost::asio::any_io_executor executor,
                                                     std::vector<engine::GenerationRequest> requests);
   /// Aborts what is not finished.
@@ -42,7 +42,7 @@ class Generation {
   struct Inbox;
   explicit Generation(std::shared_ptr<Inbox> inbox) : inbox_(std::move(inbox)) {}
 
-  std::shared_ptr<Inbox> inbox_;  ///< shared with the engine's sinks
+  std::shared_ptr<Inbox> inbox_;  ///< the engine's sinks know it weakly
   std::vector<engine::RequestHandle> handles_;
 };
 

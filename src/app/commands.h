@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of `tandem`: each builds its objects from a checked config and runs until SIGINT or SIGTERM. Ok means
+// a clean stop; an error is what stands on stderr before exit code 1.
+#pragma once
+
+#include "base/status.h"
+#include "config/proxy_config.h"
+#include "config/serve_config.h"
+#include "config/up_config.h"
+
+namespace tandem::app {
+
+Result<void> run_serve(const config::ServeConfig& config);
+Result<void> run_proxy(const config::ProxyConfig& config);
+Result<void> run_up(const config::UpConfig& config);
+
+}  // namespace tandem::app

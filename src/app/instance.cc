@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/instance.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+#include <filesystem>
+#include <random>
+
+#include "app/port_reservation.h"
+#include "app/sizing.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "kernels/kernels.h"
+#include "worker/model_worker.h"
+#include "worker/stub_worker.h"
+
+namespace tandem::app {
+namespace {
+
+namespace json = boost::json;
+
+constexpr double kMiB = 1024.0 * 1024.0;
+constexpr std::int64_t kStubContext = 8192;
+constexpr std::int32_t kStubBlocks = 4096;
+
+Result<kernels::Isa> choose_isa(config::Isa asked) {
+  kernels::Isa isa = kernels::detect_isa();
+  if (asked == config::Isa::kPortable) isa = kernels::Isa::kPortable;
+  if (asked == config::Isa::kAvx2) isa = kernels::Isa::kAvx2;
+  if (asked == config::Isa::kAvx512) isa = kernels::Isa::kAvx512;
+  if (auto ops = kernels::ops_for(isa); !ops)
+    return ops.error().context(fmt::format("--isa {}", kernels::isa_name(isa)));
+  return isa;
+}
+
+model::ComputeType compute_type(const config::ServeConfig& config) {
+  if (config.quantization == config::Quantization::kW8A8) return model::ComputeType::kW8A8;
+  return config.dtype == config::DType::kFloat32 ? model::ComputeType::kFloat32 : model::ComputeType::kBf16;
+}
+
+std::string random_engine_id() {
+  std::random_device random;
+  std::string id;
+  for (int word = 0; word < 4; ++word) id += fmt::format("{:08x}", random());
+  return id;
+}
+
+/// Loading takes long: a line every tenth.
+std::function<void(double)> progress_lines() {
+  auto shown = std::make_shared<int>(-1);
+  return [shown](double share) {
+    const int tenth = static_cast<int>(share * 10.0);
+    if (tenth <= *shown) return;
+    *shown = tenth;
+    log::info("loading weights {} %", tenth * 10);
+  };
+}
+
+/// sampling defaults of --generation-config FOLDER.
+Result<model::GenerationDefaults> read_generation_folder(const std::string& folder) {
+  const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
+  TANDEM_ASSIGN(const json::value value, read_json_file(path, JsonLimits{.max_depth = 32, .max_bytes = 1U << 20}));
+  if (!value.is_object()) return Status(Code::kInvalidArgument, path + ": expected a JSON object");
+  const json::object& object = value.as_object();
+  model::GenerationDefaults defaults;
+  TANDEM_ASSIGN(defaults.temperature, json_double(object, "temperature"));
+  TANDEM_ASSIGN(defaults.top_p, json_double(object, "top_p"));
+  TANDEM_ASSIGN(defaults.min_p, json_double(object, "min_p"));
+  TANDEM_ASSIGN(defaults.repetition_penalty, json_double(object, "repetition_penalty"));
+  TANDEM_ASSIGN(defaults.top_k, json_int(object, "top_k"));
+  TANDEM_ASSIGN(defaults.max_new_tokens, json_int(object, "max_new_tokens"));
+  return defaults;
+}
+
+/// --hf-overrides of a stub: its timing and size.
+Result<worker::StubOptions> stub_options(const config::ServeConfig& config, std::int32_t vocab_size) {
+  worker::StubOptions options;
+  TANDEM_ASSIGN(const json::value value, parse_json(config.hf_overrides));
+  const json::object& object = value.as_object();
+  TANDEM_ASSIGN(const auto step, json_double(object, "seconds_per_step"));
+  TANDEM_ASSIGN(const auto prefill, json_double(object, "seconds_per_prefill_token"));
+  TANDEM_ASSIGN(const auto decode, json_double(object, "seconds_per_decode_token"));
+  options.seconds_per_step = step.value_or(0.0);
+  options.seconds_per_prefill_token = prefill.value_or(0.0);
+  options.seconds_per_decode_token = decode.value_or(0.0);
+  options.vocab_size = vocab_size;
+  options.block_size = config.block_size;
+  options.num_blocks = config.num_blocks.value_or(kStubBlocks);
+  return options;
+}
+
+}  // namespace
+
+std::string advertised_host(const config::ServeConfig& config) {
+  if (!config.advertised_host.empty()) return config.advertised_host;
+  if (config.kv_transfer && !config.kv_transfer->ip.empty()) return config.kv_transfer->ip;
+  if (is_loopback(config.host)) return "127.0.0.1";
+  if (!config.host.empty() && config.host != "0.0.0.0" && config.host != "::") return config.host;
+  return local_address();
+}
+
+Instance::Instance(const config::ServeConfig& config)
+    : config_(config), metrics_(obs::Labels{{"engine", "0"}, {"model_name", config.served_model_names.front()}}) {}
+
+Instance::~Instance() { stop(); }
+
+Result<std::unique_ptr<Instance>> Instance::load(const config::ServeConfig& config,
+                                                 const std::function<void()>& before_transfer) {
+  std::unique_ptr<Instance> instance(new Instance(config));
+  if (config.load_format == config::LoadFormat::kStub)
+    TANDEM_TRY(instance->load_stub());
+  else
+    TANDEM_TRY(instance->load_model());
+  before_transfer();
+  TANDEM_TRY(instance->start_transfer());
+  instance->start_engine();
+  return instance;
+}
+
+Result<void> Instance::load_model() {
+  const auto start = std::chrono::steady_clock::now();
+  TANDEM_ASSIGN(const json::value overrides, parse_json(config_.hf_overrides));
+  TANDEM_ASSIGN(const auto checkpoint, model::Checkpoint::open(config_.model, overrides.as_object()));
+  TANDEM_ASSIGN(text_, load_text(config_, *checkpoint));
+  if (config_.generation_config == "auto") {
+    generation_defaults_ = checkpoint->generation_defaults();
+  } else if (config_.generation_config != "vllm") {
+    TANDEM_ASSIGN(generation_defaults_, read_generation_folder(config_.generation_config));
+  }
+  TANDEM_ASSIGN(const Sizing sizing, size_instance(config_, checkpoint->config(), available_memory_bytes()));
+  if (!sizing.note.empty()) log::warning("{}", sizing.note);
+  max_model_len_ = sizing.max_model_len;
+  worker::ModelWorkerOptions options;
+  options.model.compute = compute_type(config_);
+  TANDEM_ASSIGN(options.model.isa, choose_isa(config_.isa));
+  options.model.max_positions = sizing.max_model_len;
+  options.model.float32_rest = config_.dtype == config::DType::kFloat32;
+  options.block_size = config_.block_size;
+  options.num_blocks = sizing.num_blocks;
+  options.num_threads = config_.threads;
+  options.max_num_batched_tokens = config_.max_num_batched_tokens;
+  log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint->config().architecture,
+            checkpoint->config().num_layers, checkpoint->config().vocab_size);
+  TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint, options, progress_lines()));
+  log::info(
+      "model ready after {:.1f} s: {} on {} with {} threads, weights {:.0f} MiB, KV {:.0f} MiB ({} blocks of {}), "
+      "max_model_len {}",
+      seconds(std::chrono::steady_clock::now() - start), model::compute_name(options.model.compute),
+      kernels::isa_name(options.model.isa), worker->num_threads(),
+      static_cast<double>(worker->model().weight_bytes()) / kMiB,
+      static_cast<double>(worker->cache().layout().total_bytes()) / kMiB, sizing.num_blocks, config_.block_size,
+      max_model_len_);
+  worker_ = std::move(worker);
+  return {};
+}
+
+Result<void> Instance::load_stub() {
+  TANDEM_ASSIGN(text_, stub_text(config_));
+  TANDEM_ASSIGN(auto options, stub_options(config_, text_.tokenizer->vocab_size()));
+  max_model_len_ = config_.max_model_len.value_or(kStubContext);
+  TANDEM_ASSIGN(worker_, worker::StubWorker::create(options));
+  log::warning("--load-format stub: tokens come from a script, not from a model");
+  return {};
+}
+
+Result<void> Instance::start_transfer() {
+  if (!config_.kv_transfer) return {};
+  const config::KvTransferConfig& kv = *config_.kv_transfer;
+  transfer::TransferOptions options;
+  options.engine_id = kv.engine_id.empty() ? random_engine_id() : kv.engine_id;
+  options.producer = kv.produces();
+  options.consumer = kv.consumes();
+  options.advertised_host = advertised_host(config_);
+  options.bind_host = options.advertised_host;
+  options.port = kv.port;
+  options.lease_term = config_.kv_lease_term;
+  if (config_.kv_transport == config::KvTransport::kShm) options.transport = transfer::TransportChoice::kShm;
+  if (config_.kv_transport == config::KvTransport::kTcp) options.transport = transfer::TransportChoice::kTcp;
+  TANDEM_ASSIGN(transfer_, transfer::TransferEngine::start(options, worker_->cache(), metrics_));
+  log::info("KV transfer: {} as {}, engine_id {}, at {}:{}", kv.connector, config::kv_role_name(kv.role),
+            options.engine_id, options.advertised_host, transfer_->port());
+  return {};
+}
+
+void Instance::start_engine() {
+  engine::EngineOptions options;
+  options.max_model_len = max_model_len_;
+  options.max_num_seqs = config_.max_num_seqs;
+  options.max_num_batched_tokens = config_.max_num_batched_tokens;
+  options.long_prefill_token_threshold = config_.long_prefill_token_threshold;
+  options.enable_prefix_caching = config_.enable_prefix_caching;
+  options.policy = config_.scheduling == config::Scheduling::kPriority ? engine::SchedulingPolicy::kPriority
+                                                                       : engine::SchedulingPolicy::kFcfs;
+  if (config_.kv_transfer && config_.kv_transfer->load_failure == config::LoadFailure::kRecompute)
+    options.load_failure_policy = engine::LoadFailurePolicy::kRecompute;
+  options.eos_token_ids = text_.eos_token_ids;
+  engine_ = engine::Engine::start(options, *worker_, text_.tokenizer, transfer_.get(), metrics_);
+}
+
+api::SamplingDefaults Instance::sampling_defaults() const {
+  const config::GenerationOverrides& over = config_.generation_overrides;
+  const auto first = [](const auto& a, const auto& b) { return a ? a : b; };
+  api::SamplingDefaults defaults;
+  defaults.temperature = first(over.temperature, generation_defaults_.temperature);
+  defaults.top_p = first(over.top_p, generation_defaults_.top_p);
+  defaults.min_p = first(over.min_p, generation_defaults_.min_p);
+  defaults.repetition_penalty = first(over.repetition_penalty, generation_defaults_.repetition_penalty);
+  defaults.top_k = first(over.top_k, generation_defaults_.top_k);
+  defaults.max_new_tokens = first(over.max_new_tokens, generation_defaults_.max_new_tokens);
+  defaults.max_new_tokens_ceiling = over.max_new_tokens;
+  return defaults;
+}
+
+api::ServiceParts Instance::service_parts() {
+  api::ServiceParts parts;
+  parts.engine = engine_.get();
+  parts.tokenizer = text_.tokenizer;
+  parts.chat_template = text_.chat_template;
+  parts.tool_template = text_.tool_template;
+  parts.template_tokens = text_.tokens;
+  parts.metrics = &metrics_;
+  parts.defaults = sampling_defaults();
+  parts.vocab_size = worker_->vocab_size();
+  return parts;
+}
+
+void Instance::stop() {
+  if (engine_) engine_->stop();
+  if (transfer_) transfer_->stop();
+}
+
+}  // namespace tandem::app

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// One instance without its HTTP server: model or stub, KV memory, transfer engine and engine, built from a config.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "api/context.h"
+#include "app/text_source.h"
+#include "base/status.h"
+#include "config/serve_config.h"
+#include "engine/engine.h"
+#include "obs/metrics.h"
+#include "transfer/transfer_engine.h"
+#include "worker/worker.h"
+
+namespace tandem::app {
+
+class Instance {
+ public:
+  /// Loads everything; takes long. `before_transfer` is called just before the transfer engine binds the KV port.
+  static Result<std::unique_ptr<Instance>> load(const config::ServeConfig& config,
+                                                const std::function<void()>& before_transfer);
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  engine::Engine& engine() { return *engine_; }
+  /// What the API needs of it. Valid while the instance lives.
+  api::ServiceParts service_parts();
+  /// Aborts all requests, ends leases and fetches, joins threads. Takes up to some ten seconds. Idempotent.
+  void stop();
+
+ private:
+  explicit Instance(const config::ServeConfig& config);
+  Result<void> load_model();
+  Result<void> load_stub();
+  Result<void> start_transfer();
+  void start_engine();
+  api::SamplingDefaults sampling_defaults() const;
+
+  config::ServeConfig config_;
+  obs::Registry metrics_;
+  std::int64_t max_model_len_ = 0;
+  TextParts text_;
+  model::GenerationDefaults generation_defaults_;
+  // Order: each uses those above it.
+  std::unique_ptr<worker::Worker> worker_;
+  std::unique_ptr<transfer::TransferEngine> transfer_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+/// Where peers reach this instance's transfer engine: VLLM_HOST_IP, kv_ip, --host if it is one address, or the address
+/// of the default route.
+std::string advertised_host(const config::ServeConfig& config);
+
+}  // namespace tandem::app

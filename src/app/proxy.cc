@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <chrono>
+#include <csignal>
+
+#include "app/commands.h"
+#include "base/log.h"
+#include "obs/metrics.h"
+#include "proxy/proxy_server.h"
+
+namespace tandem::app {
+namespace {
+
+constexpr std::chrono::milliseconds kDrain{2000};
+
+}  // namespace
+
+Result<void> run_proxy(const config::ProxyConfig& config) {
+  boost::asio::io_context io(1);
+  boost::asio::signal_set signals(io, SIGINT, SIGTERM);
+  obs::Registry registry;
+  proxy::ProxyServer server(config, registry);
+  TANDEM_ASSIGN(const std::uint16_t port, server.start());
+  log::info("{} prefillers, {} decoders", config.prefillers.size(), config.decoders.size());
+  log::info("Starting Tandem proxy on http://{}:{}", config.host, port);
+  log::info("Application startup complete.");
+  signals.async_wait([](const boost::system::error_code&, int) {});
+  io.run();
+  log::info("stopping");
+  server.stop(kDrain);
+  return {};
+}
+
+}  // namespace tandem::app

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tandem serve`. Ports are taken first, then the model is loaded on a thread of its own while the main thread waits
+// for signals, then the server accepts. One thread (this one) does all HTTP.
+#include <fmt/format.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+#include "api/service.h"
+#include "app/commands.h"
+#include "app/instance.h"
+#include "app/port_reservation.h"
+#include "base/log.h"
+#include "net/http_server.h"
+
+namespace tandem::app {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::chrono::milliseconds kDrain{3000};  // for answers that are being written when we stop
+constexpr std::chrono::seconds kHealthInterval{1};
+constexpr std::chrono::seconds kDeadEngineGrace{4};  // clients see their errors before the process goes
+constexpr std::size_t kMaxBodyBytes = 64U << 20;
+
+class ServeSession {
+ public:
+  explicit ServeSession(const config::ServeConfig& config)
+      : config_(config), signals_(io_, SIGINT, SIGTERM), health_(io_) {}
+  ~ServeSession() {
+    if (loader_.joinable()) loader_.join();
+    if (stopper_.joinable()) stopper_.join();
+  }
+  ServeSession(const ServeSession&) = delete;
+  ServeSession& operator=(const ServeSession&) = delete;
+
+  Result<void> run() {
+    TANDEM_TRY(reserve_ports());
+    wait_for_signal();
+    loader_ = std::thread([this] { load(); });
+    io_.run();
+    if (loader_.joinable()) loader_.join();
+    if (stopper_.joinable()) stopper_.join();
+    service_.reset();
+    server_.reset();
+    return outcome_;
+  }
+
+ private:
+  Result<void> reserve_ports() {
+    auto http = PortReservation::reserve(config_.host, config_.port);
+    if (!http) return http.error();
+    http_port_.emplace(std::move(*http));
+    if (!config_.kv_transfer || !config_.kv_transfer->produces() || config_.kv_transfer->port == 0) return {};
+    auto kv = PortReservation::reserve(advertised_host(config_), config_.kv_transfer->port);
+    if (!kv) return kv.error().context("kv_port");
+    kv_port_.emplace(std::move(*kv));
+    return {};
+  }
+
+  void wait_for_signal() {
+    signals_.async_wait([this](const boost::system::error_code& error, int number) {
+      if (error) return;
+      if (!ready_ || stopping_) {
+        // Loading cannot be interrupted, and who asks twice does not want to wait. The kernel frees all we hold.
+        log::info("stopped by signal {}", number);
+        std::_Exit(ready_ ? 1 : 0);
+      }
+      log::info("stopping on signal {}", number);
+      begin_stop();
+      wait_for_signal();
+    });
+  }
+
+  /// On the loader's thread.
+  void load() {
+    auto instance = Instance::load(config_, [this] {
+      if (kv_port_) kv_port_->release();
+    });
+    auto loaded = std::make_shared<Result<std::unique_ptr<Instance>>>(std::move(instance));
+    asio::post(io_, [this, loaded] { on_loaded(std::move(*loaded)); });
+  }
+
+  void on_loaded(Result<std::unique_ptr<Instance>> loaded) {
+    if (!loaded) {
+      fail(loaded.error());
+      return;
+    }
+    instance_ = std::move(*loaded);
+    net::ServerLimits limits;
+    limits.max_body_bytes = kMaxBodyBytes;
+    server_ = net::HttpServer::create(io_.get_executor(), limits);
+    service_.emplace(config_, instance_->service_parts());
+    service_->install(*server_);
+    auto port = server_->listen(config_.host, http_port_->port());
+    http_port_->release();
+    if (!port) {
+      fail(port.error());
+      return;
+    }
+    ready_ = true;
+    watch_health();
+    log::info("Starting Tandem API server on http://{}:{}", config_.host.empty() ? "0.0.0.0" : config_.host, *port);
+    log::info("Application startup complete.");
+  }
+
+  /// The process goes a few seconds after its engine: whoever watches it can start another one.
+  void watch_health() {
+    health_.expires_after(kHealthInterval);
+    health_.async_wait([this](const boost::system::error_code& error) {
+      if (error || stopping_) return;
+      const auto now = std::chrono::steady_clock::now();
+      if (instance_->engine().healthy()) {
+        sick_since_.reset();
+      } else if (!sick_since_) {
+        sick_since_ = now;
+      } else if (now - *sick_since_ >= kDeadEngineGrace) {
+        outcome_ = Status(Code::kInternal, "the engine is dead; its log says why", Scope::kProcess);
+        begin_stop();
+        return;
+      }
+      watch_health();
+    });
+  }
+
+  void fail(const Status& error) {
+    outcome_ = error;
+    io_.stop();
+  }
+
+  /// The engine aborts its requests on another thread, while this one still sends their last words.
+  void begin_stop() {
+    stopping_ = true;
+    health_.cancel();
+    stopper_ = std::thread([this] { instance_->stop(); });
+    asio::co_spawn(io_, server_->stop(kDrain), [this](const std::exception_ptr&) { io_.stop(); });
+  }
+
+  const config::ServeConfig& config_;
+  std::unique_ptr<Instance> instance_;  // before io_: suspended handlers, which use the engine, die with io_
+  asio::io_context io_{1};
+  asio::signal_set signals_;
+  asio::steady_timer health_;
+  std::optional<PortReservation> http_port_;
+  std::optional<PortReservation> kv_port_;
+  std::unique_ptr<net::HttpServer> server_;
+  std::optional<api::Service> service_;
+  std::thread loader_;
+  std::thread stopper_;
+  std::optional<std::chrono::steady_clock::time_point> sick_since_;
+  bool ready_ = false;
+  bool stopping_ = false;
+  Result<void> outcome_;
+};
+
+}  // namespace
+
+Result<void> run_serve(const config::ServeConfig& config) { return ServeSession(config).run(); }
+
+}  // namespace tandem::app

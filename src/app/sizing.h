@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a context an instance offers and how much memory its KV gets. Pure arithmetic over what the model, the flags
+// and the machine say; serve.cc prints the outcome.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "config/serve_config.h"
+#include "model/config.h"
+
+namespace tandem::app {
+
+struct Sizing {
+  std::int64_t max_model_len = 0;
+  std::int32_t num_blocks = 0;
+  std::string note;  ///< something the user should know, "" if nothing
+};
+
+/// `memory_bytes`: what this process may use (machine or cgroup). An error names the flag and both numbers.
+Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
+                             std::int64_t memory_bytes);
+
+/// Bytes of KV for one token of this model in this compute type.
+std::int64_t kv_bytes_per_token(const model::ModelConfig& model, bool float32);
+/// Rough size of the loaded weights, before they are loaded.
+std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const config::ServeConfig& config);
+/// Memory that is free for this process now: of the machine, or of its control group if that has less.
+std::int64_t available_memory_bytes();
+
+}  // namespace tandem::app

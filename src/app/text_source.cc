@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/text_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/log.h"
+
+namespace tandem::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kChatMl =
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% "
+    "endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+constexpr std::int32_t kNormalToken = 1;
+constexpr std::int32_t kControlToken = 3;
+
+Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const config::ServeConfig& config,
+                                                              const model::Checkpoint& checkpoint) {
+  if (!config.tokenizer.empty()) {
+    fs::path path = config.tokenizer;
+    std::error_code error;
+    if (fs::is_directory(path, error)) path /= "tokenizer.json";
+    return text::Tokenizer::from_file(path.string());
+  }
+  model::TokenizerSource source = checkpoint.tokenizer_source();
+  if (!source.tokenizer_json_path.empty()) return text::Tokenizer::from_file(source.tokenizer_json_path);
+  text::GgufVocabulary vocabulary;
+  vocabulary.model = std::move(source.gguf_model);
+  vocabulary.pre = std::move(source.gguf_pre);
+  vocabulary.tokens = std::move(source.tokens);
+  vocabulary.token_types = std::move(source.token_types);
+  vocabulary.merges = std::move(source.merges);
+  vocabulary.add_bos = source.add_bos;
+  vocabulary.bos_id = source.bos_id;
+  auto tokenizer = text::Tokenizer::from_gguf(vocabulary);
+  if (!tokenizer) return tokenizer.error().context("tokenizer of " + config.model);
+  return tokenizer;
+}
+
+/// --chat-template: a file, or the template itself (which has braces).
+Result<std::string> read_template_flag(const std::string& value) {
+  std::ifstream in(value, std::ios::binary);
+  std::error_code error;
+  if (in && fs::is_regular_file(value, error))
+    return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  if (value.find_first_of("{}\n") != std::string::npos) return value;
+  return Status(
+      Code::kNotFound,
+      fmt::format("--chat-template {}: no such file, and it is no template by itself (it has no {{ }})", value));
+}
+
+Result<void> load_templates(const config::ServeConfig& config, const model::Checkpoint& checkpoint, TextParts& parts) {
+  if (!config.chat_template.empty()) {
+    TANDEM_ASSIGN(const std::string source, read_template_flag(config.chat_template));
+    auto compiled = text::ChatTemplate::compile(source, parts.tokens);
+    if (!compiled) return compiled.error().context("--chat-template");
+    parts.chat_template = *compiled;
+    return {};
+  }
+  TANDEM_ASSIGN(const auto plain, checkpoint.chat_template(false));
+  TANDEM_ASSIGN(const auto with_tools, checkpoint.chat_template(true));
+  if (plain) {
+    auto compiled = text::ChatTemplate::compile(*plain, parts.tokens);
+    // Completions work without it, so a template that is beyond us is no reason to refuse the model.
+    if (!compiled)
+      log::warning("the model's chat template cannot be used, so /v1/chat/completions is off: {}",
+                   compiled.error().message());
+    else
+      parts.chat_template = *compiled;
+  }
+  if (with_tools && with_tools != plain) {
+    auto compiled = text::ChatTemplate::compile(*with_tools, parts.tokens);
+    if (compiled) parts.tool_template = *compiled;
+  }
+  return {};
+}
+
+/// The tokenizer's end-of-sequence id first, then those of generation_config.json and of the model's config.
+std::vector<std::int32_t> eos_ids(const model::Checkpoint& checkpoint, const text::Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  const auto add = [&ids](std::int32_t id) {
+    if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  };
+  if (const std::string eos = checkpoint.special_token("eos"); !eos.empty()) add(tokenizer.piece_to_id(eos));
+  for (const std::int32_t id : checkpoint.generation_defaults().eos_token_ids) add(id);
+  for (const std::int32_t id : checkpoint.config().eos_token_ids) add(id);
+  return ids;
+}
+
+/// The character that byte-level vocabularies write for a byte: printable ones stand for themselves, the others are
+/// moved up past 255, in order.
+std::string byte_piece(int byte) {
+  const auto printable = [](int b) { return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE; };
+  int code = byte;
+  if (!printable(byte)) {
+    code = 256;
+    for (int lower = 0; lower < byte; ++lower)
+      if (!printable(lower)) ++code;
+  }
+  if (code < 0x80) return std::string(1, static_cast<char>(code));
+  return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+}  // namespace
+
+Result<TextParts> load_text(const config::ServeConfig& config, const model::Checkpoint& checkpoint) {
+  TextParts parts;
+  TANDEM_ASSIGN(parts.tokenizer, load_tokenizer(config, checkpoint));
+  parts.tokens = text::TemplateTokens{checkpoint.special_token("bos"), checkpoint.special_token("eos"),
+                                      checkpoint.special_token("pad"), checkpoint.special_token("unk")};
+  TANDEM_TRY(load_templates(config, checkpoint, parts));
+  parts.eos_token_ids = eos_ids(checkpoint, *parts.tokenizer);
+  return parts;
+}
+
+Result<TextParts> stub_text(const config::ServeConfig& config) {
+  text::GgufVocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre = "default";
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.tokens.push_back(byte_piece(byte));
+    vocabulary.token_types.push_back(kNormalToken);
+  }
+  for (const char* special : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
+    vocabulary.tokens.emplace_back(special);
+    vocabulary.token_types.push_back(kControlToken);
+  }
+  TextParts parts;
+  TANDEM_ASSIGN(parts.tokenizer, text::Tokenizer::from_gguf(vocabulary));
+  parts.tokens.eos = "<|im_end|>";
+  parts.eos_token_ids = {parts.tokenizer->piece_to_id("<|im_end|>"), parts.tokenizer->piece_to_id("<|endoftext|>")};
+  std::string source(kChatMl);
+  if (!config.chat_template.empty()) {
+    TANDEM_ASSIGN(source, read_template_flag(config.chat_template));
+  }
+  TANDEM_ASSIGN(parts.chat_template, text::ChatTemplate::compile(source, parts.tokens));
+  return parts;
+}
+
+}  // namespace tandem::app
