@@ -7,14 +7,15 @@
 namespace tandem::kernels::cpu::avx512 {
 namespace {
 
-/// A head vector in pieces of 64 bytes: 32 dims of BF16 or 16 of float32.
-template <bool kBf16>
+/// A head vector in pieces of 64 bytes: 32 dims of BF16 or 16 of float32. Only where head_dim is not made of whole
+/// pieces do loads need a mask.
+template <bool kBf16, bool kWhole>
 struct Vector {
   static constexpr int kDims = kBf16 ? 32 : 16;
   static int chunks(int head_dim) { return (head_dim + kDims - 1) / kDims; }
   static __m512i load(const std::byte* at, int chunk, int head_dim) {
     const int left = head_dim - chunk * kDims;
-    if (left >= kDims) return _mm512_loadu_si512(at + chunk * 64);
+    if (kWhole || left >= kDims) return _mm512_loadu_si512(at + chunk * 64);
     if constexpr (kBf16) {
       return _mm512_maskz_loadu_epi16((1U << left) - 1U, at + chunk * 64);
     } else {
@@ -46,10 +47,10 @@ inline __m512 lanes(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xDD));
 }
 
-/// Products of one position with Q queries, summed over chunks only.
+/// Products of one position with Q queries, summed over chunks only. kChunks is for heads of whole pieces, 0 for any.
 template <bool kBf16, int Q, int kChunks>
 inline void products(const std::byte* const q[Q], const std::byte* k, int head_dim, __m512 (&sum)[Q]) {
-  using V = Vector<kBf16>;
+  using V = Vector<kBf16, (kChunks > 0)>;
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) sum[i] = _mm512_setzero_ps();
   if constexpr (kChunks > 0) {
@@ -152,7 +153,7 @@ inline void soften(const __m512 (&score)[kGroups], int num_positions, float scal
 
 /// Accumulators += weights x values for chunks [first, first + kChunks) of BF16 values. The lanes of a chunk's two
 /// accumulators follow the interleave of the two positions: dims 8L + 0..3 in the first, 8L + 4..7 in the second.
-template <int Q, int kChunks>
+template <int Q, int kChunks, bool kWhole>
 inline void add_values_bf16(const Weights* weights, const AttentionTile& tile, int head_dim, int first,
                             const std::byte* const* next, float* const sums[Q]) {
   __m512 sum[Q][2 * kChunks];
@@ -172,8 +173,8 @@ inline void add_values_bf16(const Weights* weights, const AttentionTile& tile, i
     for (int i = 0; i < Q; ++i) p[i] = _mm512_set1_epi32(*reinterpret_cast<const int*>(weights[i].bf16 + j));
 #pragma GCC unroll 4
     for (int c = 0; c < kChunks; ++c) {
-      const __m512i a = Vector<true>::load(tile.v[j], first + c, head_dim);
-      const __m512i b = pair ? Vector<true>::load(tile.v[j + 1], first + c, head_dim) : _mm512_setzero_si512();
+      const __m512i a = Vector<true, kWhole>::load(tile.v[j], first + c, head_dim);
+      const __m512i b = pair ? Vector<true, kWhole>::load(tile.v[j + 1], first + c, head_dim) : _mm512_setzero_si512();
       const __m512i low = _mm512_unpacklo_epi16(a, b);
       const __m512i high = _mm512_unpackhi_epi16(a, b);
 #pragma GCC unroll 4
@@ -191,7 +192,7 @@ inline void add_values_bf16(const Weights* weights, const AttentionTile& tile, i
 }
 
 /// The same for float32 values, lanes in the order of dims.
-template <int Q, int kChunks>
+template <int Q, int kChunks, bool kWhole>
 inline void add_values_f32(const Weights* weights, const AttentionTile& tile, int head_dim, int first,
                            const std::byte* const* next, float* const sums[Q]) {
   __m512 sum[Q][kChunks];
@@ -206,7 +207,7 @@ inline void add_values_f32(const Weights* weights, const AttentionTile& tile, in
     if (next != nullptr) fetch_next(next + j, 1, 4 * head_dim);
 #pragma GCC unroll 4
     for (int c = 0; c < kChunks; ++c) {
-      const __m512 v = _mm512_castsi512_ps(Vector<false>::load(tile.v[j], first + c, head_dim));
+      const __m512 v = _mm512_castsi512_ps(Vector<false, kWhole>::load(tile.v[j], first + c, head_dim));
 #pragma GCC unroll 4
       for (int i = 0; i < Q; ++i) sum[i][c] = _mm512_fmadd_ps(_mm512_set1_ps(weights[i].f32[j]), v, sum[i][c]);
     }
@@ -218,26 +219,26 @@ inline void add_values_f32(const Weights* weights, const AttentionTile& tile, in
   }
 }
 
-template <bool kBf16, int Q, int kChunks>
+template <bool kBf16, int Q, int kChunks, bool kWhole>
 inline void add_values(const Weights* weights, const AttentionTile& tile, int head_dim, int first,
                        const std::byte* const* next, float* const sums[Q]) {
   if constexpr (kBf16) {
-    add_values_bf16<Q, kChunks>(weights, tile, head_dim, first, next, sums);
+    add_values_bf16<Q, kChunks, kWhole>(weights, tile, head_dim, first, next, sums);
   } else {
-    add_values_f32<Q, kChunks>(weights, tile, head_dim, first, next, sums);
+    add_values_f32<Q, kChunks, kWhole>(weights, tile, head_dim, first, next, sums);
   }
 }
 
-template <bool kBf16, int Q>
+template <bool kBf16, int Q, bool kWhole>
 void all_values(const Weights* weights, const AttentionTile& tile, int head_dim, bool fetch, float* const sums[Q]) {
-  const int chunks = Vector<kBf16>::chunks(head_dim);
+  const int chunks = Vector<kBf16, kWhole>::chunks(head_dim);
   // Long heads pass several times over the tile; the next one is fetched in the first pass.
   const std::byte* const* next = fetch ? tile.next_v : nullptr;
   int first = 0;
-  for (; first + 4 <= chunks; first += 4) add_values<kBf16, Q, 4>(weights, tile, head_dim, first, next, sums);
-  if (chunks - first == 3) add_values<kBf16, Q, 3>(weights, tile, head_dim, first, next, sums);
-  if (chunks - first == 2) add_values<kBf16, Q, 2>(weights, tile, head_dim, first, next, sums);
-  if (chunks - first == 1) add_values<kBf16, Q, 1>(weights, tile, head_dim, first, next, sums);
+  for (; first + 4 <= chunks; first += 4) add_values<kBf16, Q, 4, kWhole>(weights, tile, head_dim, first, next, sums);
+  if (chunks - first == 3) add_values<kBf16, Q, 3, kWhole>(weights, tile, head_dim, first, next, sums);
+  if (chunks - first == 2) add_values<kBf16, Q, 2, kWhole>(weights, tile, head_dim, first, next, sums);
+  if (chunks - first == 1) add_values<kBf16, Q, 1, kWhole>(weights, tile, head_dim, first, next, sums);
 }
 
 template <bool kBf16, int Q, int kChunks>
@@ -263,7 +264,7 @@ void attend(const AttentionQueries& queries, int first_query, const AttentionTil
   }
   Weights weights[Q];
   for (int i = 0; i < Q; ++i) soften<kBf16>(score[i], tile.num_positions, queries.scale, state[i], weights[i]);
-  all_values<kBf16, Q>(weights, tile, queries.head_dim, fetch, sums);
+  all_values<kBf16, Q, (kChunks > 0)>(weights, tile, queries.head_dim, fetch, sums);
 }
 
 template <bool kBf16, int kChunks>
@@ -275,13 +276,16 @@ void attend_all(const AttentionQueries& queries, const AttentionTile& tile) {
 
 template <bool kBf16>
 void attend_type(const AttentionQueries& queries, const AttentionTile& tile) {
-  switch (Vector<kBf16>::chunks(queries.head_dim)) {
-    case 1:
+  using V = Vector<kBf16, true>;
+  switch (queries.head_dim) {
+    case V::kDims:
       return attend_all<kBf16, 1>(queries, tile);
-    case 2:
+    case 2 * V::kDims:
       return attend_all<kBf16, 2>(queries, tile);
-    case 4:
+    case 4 * V::kDims:
       return attend_all<kBf16, 4>(queries, tile);
+    case 8 * V::kDims:
+      return attend_all<kBf16, 8>(queries, tile);
     default:
       return attend_all<kBf16, 0>(queries, tile);
   }
