@@ -123,14 +123,14 @@ Result<std::unique_ptr<Instance>> Instance::load(const config::ServeConfig& conf
 Result<void> Instance::load_model() {
   const auto start = std::chrono::steady_clock::now();
   TANDEM_ASSIGN(const json::value overrides, parse_json(config_.hf_overrides));
-  TANDEM_ASSIGN(const auto checkpoint, model::Checkpoint::open(config_.model, overrides.as_object()));
-  TANDEM_ASSIGN(text_, load_text(config_, *checkpoint));
+  TANDEM_ASSIGN(checkpoint_, model::Checkpoint::open(config_.model, overrides.as_object()));
+  TANDEM_ASSIGN(text_, load_text(config_, *checkpoint_));
   if (config_.generation_config == "auto") {
-    generation_defaults_ = checkpoint->generation_defaults();
+    generation_defaults_ = checkpoint_->generation_defaults();
   } else if (config_.generation_config != "vllm") {
     TANDEM_ASSIGN(generation_defaults_, read_generation_folder(config_.generation_config));
   }
-  TANDEM_ASSIGN(const Sizing sizing, size_instance(config_, checkpoint->config(), available_memory_bytes()));
+  TANDEM_ASSIGN(const Sizing sizing, size_instance(config_, checkpoint_->config(), available_memory_bytes()));
   if (!sizing.note.empty()) log::warning("{}", sizing.note);
   max_model_len_ = sizing.max_model_len;
   worker::ModelWorkerOptions options;
@@ -142,9 +142,9 @@ Result<void> Instance::load_model() {
   options.num_blocks = sizing.num_blocks;
   options.num_threads = config_.threads;
   options.max_num_batched_tokens = config_.max_num_batched_tokens;
-  log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint->config().architecture,
-            checkpoint->config().num_layers, checkpoint->config().vocab_size);
-  TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint, options, progress_lines()));
+  log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint_->config().architecture,
+            checkpoint_->config().num_layers, checkpoint_->config().vocab_size);
+  TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint_, options, progress_lines()));
   log::info(
       "model ready after {:.1f} s: {} on {} with {} threads, weights {:.0f} MiB, KV {:.0f} MiB ({} blocks of {}), "
       "max_model_len {}",

@@ -46,6 +46,7 @@ class Instance {
   TextParts text_;
   model::GenerationDefaults generation_defaults_;
   // Order: each uses those above it.
+  std::unique_ptr<model::Checkpoint> checkpoint_;  ///< the model reads rows of its mapped file; nullptr with a stub
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<transfer::TransferEngine> transfer_;
   std::unique_ptr<engine::Engine> engine_;
