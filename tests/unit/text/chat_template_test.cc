@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
-#include <chrono>
 #include <ctime>
 #include <string>
 #include <thread>
@@ -254,7 +253,7 @@ TEST(ChatTemplate, WantsContentParts) {
 class HostileTemplate : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(HostileTemplate, EndsSoon) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // CPU time, which other processes do not lengthen
   const Result<std::shared_ptr<const ChatTemplate>> chat = ChatTemplate::compile(GetParam(), {});
   if (chat) {
     const Result<std::string> text = render(**chat, {});
@@ -263,7 +262,7 @@ TEST_P(HostileTemplate, EndsSoon) {
       EXPECT_EQ(text.error().code(), Code::kInvalidArgument) << text.error().to_string();
     }
   }
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 30.0);
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 20.0);
 }
 
 std::string repeated(const std::string& text, int count) {
