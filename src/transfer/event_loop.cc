@@ -65,7 +65,8 @@ void EventLoop::run() {
     run_timers();
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
-      const auto found = handlers_.find(event.data.u64);
+      const WatchId watch = event.data.u64;  // a copy: the struct is packed
+      const auto found = handlers_.find(watch);
       if (found == handlers_.end()) continue;
       const std::shared_ptr<Handler> handler = found->second;  // it may unwatch itself
       (*handler)(event.events);

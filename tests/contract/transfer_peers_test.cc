@@ -158,38 +158,40 @@ TEST(Unreachable, ASilentListenerIsAnErrorWithinTheConnectTimeout) {
   EXPECT_THAT(outcome->wait().error().message(), HasSubstr("within 200 ms"));
 }
 
-TEST(Unreachable, HoldAndDropOfAnAbsentPeerNeverBlock) {
-  Pair pair(TransportChoice::kAuto, {}, [](TransferOptions&, TransferOptions& d) { d.lease_term = 300ms; });
+TEST(Unreachable, HoldAndDropOfASilentPeerNeverBlock) {
+  auto listener = listen_tcp("127.0.0.1", 0);
+  ASSERT_TRUE(listener);
+  Pair pair(TransportChoice::kAuto);
   Handover handover = pair.p->lease({1}, 4);
-  pair.p->kill();
+  handover.port = bound_port(*listener);
   const auto before = std::chrono::steady_clock::now();
   for (int i = 0; i < 100; ++i) {
     pair.d->engine->hold(handover);
     pair.d->engine->drop(handover);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 500ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, pair.d->options.connect_timeout / 2);
 }
 
 TEST(Holders, ADeadDecoderLosesItsLeasesAfterAThirdOfATerm) {
   Pair pair(TransportChoice::kAuto, {},
-            [](TransferOptions& p, TransferOptions& d) { p.lease_term = d.lease_term = 1500ms; });
+            [](TransferOptions& p, TransferOptions& d) { p.lease_term = d.lease_term = 3000ms; });
   // Through a relay, so that the connection breaks without a word as it does when a process is killed.
   TcpRelay relay(pair.p->engine->port());
   Handover handover = pair.p->lease({1}, 4);
   Handover relayed = handover;
   relayed.port = relay.port();
   pair.d->engine->hold(relayed);
-  EXPECT_EQ(pair.p->lease_end(handover.lease, 2500ms), std::nullopt) << "held beyond its first term";
+  EXPECT_EQ(pair.p->lease_end(handover.lease, 3500ms), std::nullopt) << "held beyond its first term";
   const auto cut = std::chrono::steady_clock::now();
   relay.refuse_new();
   relay.cut_all();
   EXPECT_EQ(pair.p->lease_end(handover.lease), LeaseEnd::kPeerDied);
-  EXPECT_LT(std::chrono::steady_clock::now() - cut, 1300ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - cut, 2000ms) << "the last renewal alone would have lasted longer";
 }
 
 TEST(Holders, U020OneBrokenConnectionCostsNoLease) {
   Pair pair(TransportChoice::kAuto, {},
-            [](TransferOptions& p, TransferOptions& d) { p.lease_term = d.lease_term = 900ms; });
+            [](TransferOptions& p, TransferOptions& d) { p.lease_term = d.lease_term = 3000ms; });
   TcpRelay relay(pair.p->engine->port());
   Handover handover = pair.p->lease({1, 2}, 16);
   handover.port = relay.port();
@@ -197,7 +199,7 @@ TEST(Holders, U020OneBrokenConnectionCostsNoLease) {
   ASSERT_TRUE(eventually([&] { return relay.num_accepted() == 1; }));
   std::this_thread::sleep_for(50ms);
   relay.cut_all();
-  EXPECT_EQ(pair.p->lease_end(handover.lease, 2000ms), std::nullopt) << "the decoder reconnects and renews";
+  EXPECT_EQ(pair.p->lease_end(handover.lease, 3500ms), std::nullopt) << "the decoder reconnects and renews";
   const auto outcome = pair.d->fetch(handover, {3, 4}, 0, 16);
   ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
   EXPECT_EQ(pair.p->lease_end(handover.lease), LeaseEnd::kDone);
@@ -210,7 +212,7 @@ TEST(Holders, AStoppedDecoderGivesItsLeasesBackAtOnce) {
   const auto fetched = pair.d->fetch(pair.p->lease({2}, 4), {3}, 0, 4);
   ASSERT_TRUE(fetched->wait());
   pair.d->engine->stop();
-  EXPECT_EQ(pair.p->lease_end(handover.lease, 2s), LeaseEnd::kDropped);
+  EXPECT_EQ(pair.p->lease_end(handover.lease, 8s), LeaseEnd::kDropped);
 }
 
 TEST(Holders, U016ARestartedDecoderIsANewOne) {
@@ -282,14 +284,14 @@ class CutWire : public ::testing::TestWithParam<int> {};
 /// right answer, never other bytes, and the pair recovers.
 TEST_P(CutWire, AnErrorOrTheRightBytes) {
   Pair pair(TransportChoice::kTcp, {}, [](TransferOptions& p, TransferOptions& d) {
-    d.fetch_timeout = 400ms;
-    d.connect_timeout = 400ms;
+    d.fetch_timeout = 700ms;
+    d.connect_timeout = 700ms;
     p.lease_term = d.lease_term = 5s;
   });
   TcpRelay relay(pair.p->engine->port());
   int errors = 0;
-  for (int round = 0; round < 12; ++round) {
-    const auto at = static_cast<std::uint64_t>(30 + round * 900);
+  for (int round = 0; round < 9; ++round) {
+    const auto at = static_cast<std::uint64_t>(30 + round * 1300);
     if (GetParam() == 0) relay.cut_after(at);
     if (GetParam() == 1) relay.freeze_after(at);
     if (GetParam() == 2) relay.flip_at(at);
@@ -308,7 +310,7 @@ TEST_P(CutWire, AnErrorOrTheRightBytes) {
     }
     relay.heal();
   }
-  EXPECT_GE(errors, 6);
+  EXPECT_GE(errors, 4);
   std::memset(pair.d->alias, 0, small_layout().total_bytes());
   Handover handover = pair.p->lease(blocks_from(0, 4), 32);
   handover.port = relay.port();

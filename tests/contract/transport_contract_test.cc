@@ -110,17 +110,18 @@ TEST_P(TransportContract, U052APrefixThatIsHereAlreadyIsSkippedByPosition) {
   start();
   const std::vector<kv::BlockId> from = {5, 6, 7, 8};
   const Handover handover = p->lease(from, 30);
+  d->engine->hold(handover);  // so that the lease outlives the fetches
   for (const auto& [first, end] : {std::pair<std::int64_t, std::int64_t>{8, 30}, {16, 29}, {24, 25}, {8, 16}}) {
-    d->engine->hold(handover);  // so that the lease outlives each fetch
+    d->engine->hold(handover);
     const auto blocks = run(40, static_cast<int>((end - first + 7) / 8));
     std::memset(d->alias, 0, small_layout().total_bytes());
     const auto outcome = d->fetch(handover, blocks, first, end);
-    d->engine->hold(handover);
     ASSERT_TRUE(outcome->wait()) << first << ": " << outcome->wait().error().to_string();
     EXPECT_TRUE(same_tokens(*p, from, *d, blocks, first, end)) << first;
     EXPECT_TRUE(untouched(*d, {39, static_cast<kv::BlockId>(40 + static_cast<kv::BlockId>(blocks.size()))}));
   }
-  for (int i = 0; i < 4; ++i) d->engine->drop(handover);
+  EXPECT_EQ(p->num_lease_ends(), 0);
+  d->engine->drop(handover);
   EXPECT_EQ(p->lease_end(handover.lease), LeaseEnd::kDone);
 }
 
@@ -161,10 +162,10 @@ TEST_P(TransportContract, U031ALeaseThatExpiredBeforeTheFetchIsAnError) {
 }
 
 TEST_P(TransportContract, HeartbeatsKeepALeaseOverManyTerms) {
-  start(150ms);
+  start(900ms);
   const Handover handover = p->lease({1, 2}, 16);
   d->engine->hold(handover);
-  EXPECT_EQ(p->lease_end(handover.lease, 900ms), std::nullopt);
+  EXPECT_EQ(p->lease_end(handover.lease, 2500ms), std::nullopt);
   const auto outcome = d->fetch(handover, {3, 4}, 0, 16);
   ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
   EXPECT_EQ(p->lease_end(handover.lease), LeaseEnd::kDone);
@@ -246,9 +247,9 @@ TEST_P(TransportContract, AStalledReadEndsByTheDeadline) {
 }
 
 TEST_P(TransportContract, ASlowReadWithProgressOutlivesTheDeadline) {
-  start(30s, [](TransferOptions& options) { options.fetch_timeout = 250ms; });
-  make_slow(30ms);
-  const Handover handover = p->lease(run(0, 4), 32);  // 12288 bytes: 24 pieces, over 700 ms
+  start(30s, [](TransferOptions& options) { options.fetch_timeout = 900ms; });
+  make_slow(60ms);
+  const Handover handover = p->lease(run(0, 4), 32);  // 12288 bytes: 24 pieces, over 1400 ms
   const auto outcome = d->fetch(handover, run(16, 4), 0, 32);
   ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
   EXPECT_TRUE(same_tokens(*p, run(0, 4), *d, run(16, 4), 0, 32));
@@ -273,10 +274,9 @@ TEST_P(TransportContract, ACorruptedByteIsFoundWhereverItIs) {
 TEST_P(TransportContract, MemoryThatChangedOnTheOwnerSinceTheLeaseIsFound) {
   start();
   const Handover handover = p->lease({1, 2}, 16);
-  d->engine->hold(handover);
+  for (int i = 0; i < 2; ++i) d->engine->hold(handover);
   // Checksums are made when the lease is opened; a fetch shows that they are there.
   const auto before = d->fetch(handover, {3, 4}, 0, 16);
-  d->engine->hold(handover);
   ASSERT_TRUE(before->wait());
   p->alias[small_layout().offset(2, 2, 1, 1, 3)] ^= std::byte{1};
   const auto after = d->fetch(handover, {5, 6}, 0, 16);
@@ -383,7 +383,7 @@ TEST_P(TransportContract, U006SixtyFourFetchesCancelledAtOnceLeaveNothingBehind)
   for (const FetchId id : ids) d->engine->cancel(id);
   for (std::size_t i = 0; i < 64; ++i) {
     ASSERT_FALSE(outcomes[i]->wait());
-    EXPECT_EQ(p->lease_end(handovers[i].lease, 2s), LeaseEnd::kDropped);
+    EXPECT_EQ(p->lease_end(handovers[i].lease), LeaseEnd::kDropped);
   }
   expect_healthy();
 }

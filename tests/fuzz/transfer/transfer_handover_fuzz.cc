@@ -5,18 +5,49 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "base/json.h"
 #include "transfer/handover.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tandem;
-  auto value = parse_json({reinterpret_cast<const char*>(data), size});
-  if (!value || !value->is_object()) return 0;
-  auto handover = transfer::handover_from_json(value->get_object());
-  if (!handover || !handover->has_value()) return 0;
+namespace {
+
+using namespace tandem;
+
+void check(const boost::json::object& params) {
+  auto handover = transfer::handover_from_json(params);
+  if (!handover || !handover->has_value()) return;
   const boost::json::object written = transfer::to_json(**handover);
   auto again = transfer::handover_from_json(written);
   if (!again || !again->has_value() || transfer::to_json(**again) != written) std::abort();
+}
+
+transfer::Handover sample() {
+  transfer::Handover handover;
+  handover.engine_id = "p";
+  handover.host = "::1";
+  handover.port = 30000;
+  handover.blocks = {1, 2};
+  handover.lease = {1, 2};
+  handover.num_tokens = 20;
+  handover.block_size = 16;
+  return handover;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  auto value = parse_json({reinterpret_cast<const char*>(data + 1), size - 1});
+  if (!value) return 0;
+  if (value->is_object()) check(value->get_object());
+  // The same value in the place of one member of a good hand-over.
+  boost::json::object params = transfer::to_json(sample());
+  boost::json::object& member = params["tandem"].as_object();
+  const std::size_t which = data[0] % (params.size() + member.size());
+  auto& target =
+      which < params.size() ? (params.begin() + which)->value() : (member.begin() + (which - params.size()))->value();
+  target = std::move(*value);
+  check(params);
   return 0;
 }
