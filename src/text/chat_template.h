@@ -4,7 +4,6 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
-
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,7 +31,7 @@ class ChatTemplate {
     const boost::json::value* tools = nullptr;     ///< nullptr or null: None
     const boost::json::value* documents = nullptr;
     bool add_generation_prompt = true;
-    const boost::json::object* extra = nullptr;    ///< chat_template_kwargs
+    const boost::json::object* extra = nullptr;  ///< chat_template_kwargs
   };
   /// Key order of JSON objects and the int/float kind of numbers are kept. An error is the template's own text.
   virtual Result<std::string> render(const Input& input) const = 0;

@@ -15,8 +15,8 @@ namespace tandem::text {
 
 /// The parts of a GGUF file's tokenizer metadata (tokenizer.ggml.*) that matter.
 struct GgufVocabulary {
-  std::string model;                 ///< "gpt2" (byte-level BPE); others are refused by name
-  std::string pre;                   ///< "smollm", "qwen2", "llama-bpe", "default", ...
+  std::string model;  ///< "gpt2" (byte-level BPE); others are refused by name
+  std::string pre;    ///< "smollm", "qwen2", "llama-bpe", "default", ...
   std::vector<std::string> tokens;
   std::vector<std::int32_t> token_types;  ///< 1 normal, 3 control, 4 user defined, 6 byte; may be empty
   std::vector<std::string> merges;
@@ -47,8 +47,8 @@ class Tokenizer {
   virtual std::int32_t vocab_size() const = 0;
 };
 
-/// Text of one output stream, token by token. Holds incomplete UTF-8 back; what is still incomplete at the end is dropped.
-/// Invalid bytes in the middle come out as U+FFFD (spec: model_formats.md 3.4).
+/// Text of one output stream, token by token. Holds incomplete UTF-8 back; what is still incomplete at the end is
+/// dropped. Invalid bytes in the middle come out as U+FFFD (spec: model_formats.md 3.4).
 class StreamDecoder {
  public:
   /// `prompt_tail`: the last few prompt ids, so that a character split between prompt and output is completed.
