@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include <bit>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -14,6 +13,7 @@
 #include "base/float16.h"
 #include "base/status.h"
 #include "kernels/cpu/partition.h"
+#include "kernels/cpu/quantise.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -90,65 +90,69 @@ void CpuPackedLinear::fill(ThreadTeam& team, const RowReader& read_row, const fl
   if (bias != nullptr) std::memcpy(bias_.data(), bias, static_cast<std::size_t>(n_) * sizeof(float));
   team.run([&](int thread) {
     std::vector<float> row(static_cast<std::size_t>(k_));
+    // An odd number of cache lines, so that the same word of 16 rows does not fall into one cache set.
+    const std::size_t stride = (panel_bytes_ / kPanel / 64 + 1) / 2 * 32 + 16;
+    std::vector<std::uint32_t> words(kPanel * stride, 0);
     const Range panels = part_of(num_panels_, thread, team.size());
-    for (std::int64_t panel = panels.begin; panel < panels.end; ++panel) fill_panel(panel, read_row, row.data());
+    for (std::int64_t panel = panels.begin; panel < panels.end; ++panel) {
+      for (std::int64_t lane = 0; lane < kPanel; ++lane) {
+        std::uint32_t* packed = words.data() + static_cast<std::size_t>(lane) * stride;
+        const std::int64_t n = panel * kPanel + lane;
+        if (n < n_) {
+          read_row(n, row.data());
+          pack_row(n, row.data(), packed);
+        } else {
+          std::memset(packed, 0, panel_bytes_ / kPanel);
+        }
+      }
+      interleave(panel, words.data(), stride);
+    }
   });
 }
 
-void CpuPackedLinear::fill_panel(std::int64_t panel, const RowReader& read_row, float* row) {
-  std::memset(weights_.get() + static_cast<std::size_t>(panel) * panel_bytes_, 0, panel_bytes_);
-  const std::int64_t first = panel * kPanel;
-  const std::int64_t last = first + kPanel < n_ ? first + kPanel : n_;
-  for (std::int64_t n = first; n < last; ++n) {
-    read_row(n, row);
-    put_row(n, row);
+/// Whatever the type, a panel is 32-bit words of consecutive k: word g of lane l stands at g * 16 + l.
+void CpuPackedLinear::interleave(std::int64_t panel, const std::uint32_t* words, std::size_t stride) {
+  auto* out = reinterpret_cast<std::uint32_t*>(weights_.get() + static_cast<std::size_t>(panel) * panel_bytes_);
+  const std::size_t groups = panel_bytes_ / kPanel / sizeof(std::uint32_t);
+  for (std::size_t group = 0; group < groups; ++group) {
+    for (std::size_t lane = 0; lane < kPanel; ++lane) out[group * kPanel + lane] = words[lane * stride + group];
   }
 }
 
-void CpuPackedLinear::put_row(std::int64_t n, const float* row) {
-  std::byte* panel = weights_.get() + static_cast<std::size_t>(n / kPanel) * panel_bytes_;
-  const std::int64_t lane = n % kPanel;
+void CpuPackedLinear::pack_row(std::int64_t n, const float* row, std::uint32_t* words) {
   switch (type_) {
-    case WeightType::kF32: {
-      auto* out = reinterpret_cast<float*>(panel);
-      for (std::int64_t k = 0; k < k_; ++k) out[k * kPanel + lane] = row[k];
+    case WeightType::kF32:
+      std::memcpy(words, row, static_cast<std::size_t>(k_) * sizeof(float));
       break;
-    }
     case WeightType::kBf16: {
-      auto* out = reinterpret_cast<std::uint16_t*>(panel);
-      for (std::int64_t k = 0; k < k_; ++k) out[(k / 2 * kPanel + lane) * 2 + k % 2] = to_bf16(row[k]).bits;
+      auto* out = reinterpret_cast<bf16_t*>(words);
+      for (std::int64_t k = 0; k < k_; ++k) out[k] = to_bf16(row[k]);
+      for (std::int64_t k = k_; k < k_padded_; ++k) out[k] = bf16_t{0};
       break;
     }
     case WeightType::kInt8:
-      put_int8_row(n, row, panel);
+      pack_int8_row(n, row, reinterpret_cast<std::int8_t*>(words));
       break;
   }
 }
 
-void CpuPackedLinear::put_int8_row(std::int64_t n, const float* row, std::byte* panel) {
-  // Bits of |w| order like the values, with NaN above infinity.
-  std::uint32_t max_bits = 0;
-  for (std::int64_t k = 0; k < k_; ++k) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(row[k]) & 0x7fffffffU;
-    max_bits = bits > max_bits ? bits : max_bits;
-  }
+void CpuPackedLinear::pack_int8_row(std::int64_t n, const float* row, std::int8_t* out) {
   const auto index = static_cast<std::size_t>(n);
-  if (max_bits >= 0x7f800000U) {
+  std::memset(out, 0, static_cast<std::size_t>(k_padded_));
+  const std::uint32_t max_bits = max_magnitude_bits(row, k_);
+  if (max_bits >= kInfinityBits) {
     // A broken row must show in the output, not become some other number.
     scales_[index] = std::numeric_limits<float>::quiet_NaN();
     return;
   }
   constexpr float kSmallestScale = 1.2e-7F;
-  const float scale = std::fmax(std::bit_cast<float>(max_bits) / 127.0F, kSmallestScale);
+  const float step = std::bit_cast<float>(max_bits) / 127.0F;
+  const float scale = step < kSmallestScale ? kSmallestScale : step;
   scales_[index] = scale;
-  auto* out = reinterpret_cast<std::int8_t*>(panel);
-  const std::int64_t lane = n % kPanel;
   std::int32_t sum = 0;
   for (std::int64_t k = 0; k < k_; ++k) {
-    const float q = std::nearbyint(row[k] / scale);
-    const auto value = static_cast<std::int8_t>(q > 127.0F ? 127.0F : (q < -127.0F ? -127.0F : q));
-    out[(k / 4 * kPanel + lane) * 4 + k % 4] = value;
-    sum += value;
+    out[k] = quantise(row[k], scale);
+    sum += out[k];
   }
   offsets_[index] = -128 * sum;
 }

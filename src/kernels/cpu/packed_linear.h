@@ -36,9 +36,9 @@ class CpuPackedLinear final : public PackedLinear {
   void fill(ThreadTeam& team, const RowReader& read_row, const float* bias);
 
  private:
-  void fill_panel(std::int64_t panel, const RowReader& read_row, float* row);
-  void put_row(std::int64_t n, const float* row);
-  void put_int8_row(std::int64_t n, const float* row, std::byte* panel);
+  void pack_row(std::int64_t n, const float* row, std::uint32_t* words);
+  void pack_int8_row(std::int64_t n, const float* row, std::int8_t* out);
+  void interleave(std::int64_t panel, const std::uint32_t* words, std::size_t stride);
 
   WeightType type_;
   std::int64_t n_;

@@ -8,6 +8,7 @@
 
 #include "base/float16.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/quantise.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -19,26 +20,17 @@ void prepare_bf16(const float* x, std::int64_t k, std::int64_t k_padded, std::by
 }
 
 void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale) {
-  // Bits of |x| order like the values, with NaN above infinity.
-  std::uint32_t max_bits = 0;
-  for (std::int64_t i = 0; i < k; ++i) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffU;
-    max_bits = bits > max_bits ? bits : max_bits;
-  }
   auto* quantised = reinterpret_cast<std::int8_t*>(out);
   std::memset(out, 0, static_cast<std::size_t>(k_padded));
-  if (max_bits >= 0x7f800000U) {
+  const std::uint32_t max_bits = max_magnitude_bits(x, k);
+  if (max_bits >= kInfinityBits) {
     *scale = std::numeric_limits<float>::quiet_NaN();
     return;
   }
   const float step = std::bit_cast<float>(max_bits) / 127.0F;
   *scale = step;
   if (step == 0.0F) return;
-  for (std::int64_t i = 0; i < k; ++i) {
-    // A step that is itself denormal is imprecise, hence the clamp.
-    const float q = std::nearbyint(x[i] / step);
-    quantised[i] = static_cast<std::int8_t>(q > 127.0F ? 127.0F : (q < -127.0F ? -127.0F : q));
-  }
+  for (std::int64_t i = 0; i < k; ++i) quantised[i] = quantise(x[i], step);
 }
 
 /// Writes the first min(16, n - column) of `sum` to y.

@@ -111,7 +111,7 @@ TEST_P(LinearTest, MatchesSumsInDouble) {
 TEST_P(LinearTest, RowsAndThreadsAndStridesChangeNoBit) {
   const std::int64_t k = 150;
   const std::int64_t rows = 70;
-  for (const std::int64_t n : {40, 577, 1024}) {
+  for (const std::int64_t n : {40, 337}) {
     for (const WeightType type : kTypes) {
       ThreadTeam one(1);
       const Layer layer(n, k, true, 5);
