@@ -125,18 +125,25 @@ def stop_sides(sides):
         side.stop()
 
 
-def in_turns(sides, repeats, request_of, results, key):
-    """Asks each side `repeats` times; the one that starts changes every time."""
+def in_turns(sides, repeats, request_of, results, key, deadline):
+    """Asks each side up to `repeats` times, until the deadline but at least once; the one that starts changes every time.
+    Returns how often."""
     for repeat in range(repeats):
+        if repeat > 0 and time.monotonic() > deadline:
+            say(f"{key}: {repeat} of {repeats} repetitions, the time is up (--budget)")
+            return repeat
         turn = repeat % len(sides)
         for side in sides[turn:] + sides[:turn]:
             time.sleep(0.02)  # threads of the side before, which still spin, go to sleep
             answer = side.ask(request_of(repeat))
             results[side.name].setdefault(key, []).append(answer)
+    return repeats
 
 
 def measure(shape, arguments, build, peer):
     say(f"{shape}: loading")
+    budget = arguments.budget / len(arguments.shapes.split(","))
+    began = time.monotonic()
     sides = start_sides(shape, arguments, build, peer)
     try:
         results = {side.name: {"ready": side.ready} for side in sides}
@@ -144,11 +151,15 @@ def measure(shape, arguments, build, peer):
             side.ask(f"prefill 0 {arguments.prompt}")
             side.ask(f"decode 1 {arguments.prompt} 4")
         say(f"{shape}: prefill of {arguments.prompt} tokens, {SLOTS} times")
-        in_turns(sides, SLOTS, lambda i: f"prefill {i} {arguments.prompt}", results, "prefill")
-        for batch in (1, SLOTS):
+        filled = in_turns(sides, SLOTS, lambda i: f"prefill {i} {arguments.prompt}", results, "prefill",
+                          began + 0.6 * budget)
+        for batch, share in ((1, 0.75), (SLOTS, 0.95)):
+            if batch > filled:
+                say(f"{shape}: no decode of {batch} sequences, only {filled} have a prompt")
+                continue
             say(f"{shape}: decode of {arguments.decode} tokens, batch {batch}, {arguments.repeats} times")
             request = f"decode {batch} {arguments.prompt} {arguments.decode}"
-            in_turns(sides, arguments.repeats, lambda _: request, results, f"decode {batch}")
+            in_turns(sides, arguments.repeats, lambda _: request, results, f"decode {batch}", began + share * budget)
         return results
     finally:
         stop_sides(sides)
@@ -158,13 +169,16 @@ def summarise(shape, results, arguments, limits):
     """Rows: tokens/s of each side, their ratio to llama.cpp, and the share of the machine's limit."""
     rows = []
     for key in ("prefill", "decode 1", f"decode {SLOTS}"):
+        if any(key not in result for result in results.values()):
+            continue
         batch = 1 if key == "prefill" else int(key.split()[1])
         tokens = arguments.prompt if key == "prefill" else batch * arguments.decode
         row = {"shape": shape, "what": f"{key}", "sides": {}}
         for name, result in results.items():
             seconds = [answer["seconds"] for answer in result[key]]
             median = statistics.median(seconds)
-            entry = {"tokens_per_second": tokens / median, "best": tokens / min(seconds), "worst": tokens / max(seconds)}
+            entry = {"tokens_per_second": tokens / median, "best": tokens / min(seconds), "worst": tokens / max(seconds),
+                     "cpu_seconds": statistics.median(answer["cpu_seconds"] for answer in result[key])}
             if key == "prefill":
                 operations = 2 * linear_parameters(shape) * tokens
                 peak = limits["bf16_gflops"] if "bfloat16" in name else limits["int8_gops"]
@@ -178,6 +192,7 @@ def summarise(shape, results, arguments, limits):
         if peer:
             for name, entry in row["sides"].items():
                 entry["ratio_to_llama_cpp"] = entry["tokens_per_second"] / peer["tokens_per_second"]
+                entry["cpu_ratio_to_llama_cpp"] = peer["cpu_seconds"] / entry["cpu_seconds"]
         rows.append(row)
     return rows
 
@@ -211,6 +226,8 @@ def main():
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3, help="of each decode; prefill runs eight times")
+    parser.add_argument("--budget", type=float, default=300,
+                        help="seconds for all shapes; on a slow or busy machine there are then fewer repetitions")
     parser.add_argument("--no-peer", action="store_true", help="without llama.cpp")
     parser.add_argument("--json", default="build/bench/serving.json")
     arguments = parser.parse_args()
