@@ -475,7 +475,7 @@ TEST_F(EngineTest, PlansCarryWhatSamplingNeeds) {
   for (std::size_t i = 0; i < 4; ++i) {
     gate_.let_one_pass();
     ASSERT_TRUE(collector.wait_for_outputs(i + 1));
-    const auto& plan = last_plan().sequences.at(0);
+    const worker::SequencePlan plan = last_plan().sequences.at(0);
     EXPECT_EQ(plan.num_output_tokens, static_cast<std::int32_t>(i));
     EXPECT_EQ(plan.suppressed.size(), suppressed[i]);
     EXPECT_EQ(plan.prompt_tokens.size(), suppressed[i] > 0 ? 6U : 0U);
