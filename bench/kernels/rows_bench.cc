@@ -52,7 +52,7 @@ void add_benchmarks() {
   for (const auto& [kind, name] : kinds) {
     for (const std::int64_t num_rows : {1, 512}) {
       benchmark::RegisterBenchmark((std::string(name) + "/rows:" + std::to_string(num_rows)).c_str(),
-                                   [kind = kind, num_rows](benchmark::State& state) { rows(state, kind, num_rows); });
+                                   [which = kind, num_rows](benchmark::State& state) { rows(state, which, num_rows); });
     }
   }
 }
