@@ -180,8 +180,9 @@ Result<void> Instance::start_transfer() {
   if (config_.kv_transport == config::KvTransport::kShm) options.transport = transfer::TransportChoice::kShm;
   if (config_.kv_transport == config::KvTransport::kTcp) options.transport = transfer::TransportChoice::kTcp;
   TANDEM_ASSIGN(transfer_, transfer::TransferEngine::start(options, worker_->cache(), metrics_));
-  log::info("KV transfer: {} as {}, engine_id {}, at {}:{}", kv.connector, config::kv_role_name(kv.role),
-            options.engine_id, options.advertised_host, transfer_->port());
+  const std::string where = kv.produces() ? fmt::format(", at {}:{}", options.advertised_host, transfer_->port()) : "";
+  log::info("KV transfer: {} as {}, engine_id {}{}", kv.connector, config::kv_role_name(kv.role), options.engine_id,
+            where);
   return {};
 }
 

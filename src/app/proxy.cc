@@ -22,7 +22,6 @@ Result<void> run_proxy(const config::ProxyConfig& config) {
   obs::Registry registry;
   proxy::ProxyServer server(config, registry);
   TANDEM_ASSIGN(const std::uint16_t port, server.start());
-  log::info("{} prefillers, {} decoders", config.prefillers.size(), config.decoders.size());
   log::info("Starting Tandem proxy on http://{}:{}", config.host, port);
   log::info("Application startup complete.");
   signals.async_wait([](const boost::system::error_code&, int) {});

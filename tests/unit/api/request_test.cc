@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies in, jobs or refusals out: coercions, ranges with their texts, lengths, features that are refused.
+#include "api/request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <limits>
+
+#include "api_support.h"
+
+namespace tandem::api {
+namespace {
+
+using test::ByteTokenizer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RequestTest : public ::testing::Test {
+ protected:
+  RequestTest() { rebuild(); }
+
+  void rebuild() {
+    ServiceParts parts;
+    parts.engine = &engine_;
+    parts.tokenizer = std::make_shared<ByteTokenizer>();
+    parts.chat_template = *text::ChatTemplate::compile(test::kTestTemplate, {});
+    parts.metrics = &registry_;
+    parts.vocab_size = ByteTokenizer::kVocabSize;
+    parts.defaults = defaults_;
+    context_ = std::make_unique<Context>(config_, parts);
+  }
+
+  static net::HttpRequest post(const std::string& body) {
+    net::HttpRequest request;
+    request.method = "POST";
+    request.headers.set("Content-Type", "application/json; charset=utf-8");
+    request.body = body;
+    return request;
+  }
+
+  Outcome<Job> completion(const std::string& members, const std::string& prompt = R"("abc")") {
+    return prepare_completion(*context_, post("{\"prompt\":" + prompt + (members.empty() ? "" : "," + members) + "}"));
+  }
+  Outcome<Job> chat(const std::string& members) {
+    return prepare_chat(*context_, post(R"({"messages":[{"role":"user","content":"hi"}])" +
+                                        (members.empty() ? "" : "," + members) + "}"));
+  }
+  /// The job of a completion that must be good.
+  Job good(const std::string& members, const std::string& prompt = R"("abc")") {
+    auto job = completion(members, prompt);
+    EXPECT_TRUE(job) << job.error().message;
+    return job ? std::move(*job) : Job();
+  }
+  void refused(const std::string& members, const std::string& text, int status = 400) {
+    auto job = completion(members);
+    ASSERT_FALSE(job) << members;
+    EXPECT_EQ(job.error().status, status) << members;
+    EXPECT_THAT(job.error().message, HasSubstr(text)) << members;
+  }
+  void chat_refused(const std::string& members, const std::string& text) {
+    auto job = chat(members);
+    ASSERT_FALSE(job) << members;
+    EXPECT_EQ(job.error().status, 400) << members;
+    EXPECT_THAT(job.error().message, HasSubstr(text)) << members;
+  }
+
+  test::FakeEngine engine_;
+  obs::Registry registry_;
+  config::ServeConfig config_ = test::test_config();
+  SamplingDefaults defaults_;
+  std::unique_ptr<Context> context_;
+};
+
+TEST_F(RequestTest, DefaultsOfACompletion) {
+  const Job job = good("");
+  EXPECT_THAT(job.prompts.at(0).ids, ElementsAre(ByteTokenizer::kBos, 'a', 'b', 'c'));
+  EXPECT_EQ(job.sampling.max_tokens, 16);
+  EXPECT_EQ(job.sampling.temperature, 1.0);
+  EXPECT_FALSE(job.sampling.logprobs);
+  EXPECT_FALSE(job.stream);
+  EXPECT_THAT(job.id, testing::StartsWith("cmpl-"));
+  EXPECT_EQ(job.base_id.size(), 32U);
+}
+
+TEST_F(RequestTest, ScalarsAreCoercedLeniently) {
+  const Job job = good(
+      R"("max_tokens":"5","temperature":"0.5","top_k":3.0,"ignore_eos":"yes","stream":1,"n":true,"unknown":{"x":1},"user":null)");
+  EXPECT_EQ(job.sampling.max_tokens, 5);
+  EXPECT_EQ(job.sampling.temperature, 0.5);
+  EXPECT_EQ(job.sampling.top_k, 3);
+  EXPECT_TRUE(job.sampling.ignore_eos);
+  EXPECT_TRUE(job.stream);
+  refused(R"("max_tokens":2.5)", "'loc': ('body', 'max_tokens'), 'msg': 'Input should be a valid integer'");
+  refused(R"("max_tokens":"many")", "max_tokens");
+  refused(R"("temperature":"hot")", "Input should be a valid number");
+  refused(R"("stream":"maybe")", "Input should be a valid boolean");
+  refused(R"("model":5)", "Input should be a valid string");
+  refused(R"("seed":99999999999999999999)", "seed");
+}
+
+TEST_F(RequestTest, BodiesThatAreNoRequests) {
+  for (const char* body : {"", "{", "[1]", "null", "\"x\"", "{\"prompt\":\"a\"} x"}) {
+    auto job = prepare_completion(*context_, post(body));
+    ASSERT_FALSE(job) << body;
+    EXPECT_EQ(job.error().status, 400) << body;
+  }
+  auto deep =
+      prepare_completion(*context_, post("{\"prompt\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"));
+  ASSERT_FALSE(deep);
+  EXPECT_THAT(deep.error().message, HasSubstr("JSON decode error"));
+  net::HttpRequest form = post("{\"prompt\":\"a\"}");
+  form.headers.set("Content-Type", "text/plain");
+  EXPECT_THAT(prepare_completion(*context_, form).error().message, HasSubstr("Only 'application/json' is allowed"));
+}
+
+TEST_F(RequestTest, SamplingRangesHaveTheFieldsTexts) {
+  refused(R"("temperature":-1)", "temperature must be non-negative, got -1");
+  refused(R"("top_p":0)", "top_p must be in (0, 1], got 0.");
+  refused(R"("top_p":1.5)", "top_p must be in (0, 1], got 1.5.");
+  refused(R"("top_k":-2)", "top_k must be 0 (disable), or at least 1, got -2.");
+  refused(R"("min_p":2)", "min_p must be in [0, 1], got 2.");
+  refused(R"("repetition_penalty":0)", "repetition_penalty must be greater than zero, got 0.");
+  refused(R"("presence_penalty":3)", "presence_penalty must be in [-2, 2], got 3.");
+  refused(R"("frequency_penalty":-3)", "frequency_penalty must be in [-2, 2], got -3.");
+  refused(R"("n":0)", "n must be at least 1, got 0.");
+  refused(R"("n":2,"temperature":0)", "n must be 1 when using greedy sampling, got 2.");
+  refused(R"("stop":"")", "stop cannot contain an empty string.");
+  refused(R"("stop":["a",""])", "stop cannot contain an empty string.");
+  refused(R"("min_tokens":9,"max_tokens":4)", "min_tokens must be less than or equal to max_tokens=4, got 9.");
+  refused(R"("max_tokens":0)", "max_tokens must be at least 1, got 0.");
+  refused(R"("max_tokens":-7)", "max_tokens must be at least 1, got -7.");
+  refused(R"("logit_bias":{"999":1})",
+          "token_id(s) [999] in logit_bias contain out-of-vocab token ids. Vocabulary size: 258");
+  refused(R"("logit_bias":{"x":1})", "logit_bias");
+  refused(R"("allowed_token_ids":[])", "allowed_token_ids is not None and empty!");
+  refused(R"("allowed_token_ids":[999])", "allowed_token_ids contains out-of-vocab token id!");
+  refused(R"("cache_salt":"")", "Parameter 'cache_salt' must be a non-empty string if provided.");
+  refused(R"("logprobs":-1)", "`logprobs` must be a positive value.");
+  refused(R"("logprobs":21)", "Requested sample logprobs of 21, which is greater than max allowed: 20");
+}
+
+TEST_F(RequestTest, ValuesAreResolved) {
+  const Job job = good(
+      R"("temperature":0.001,"top_k":-1,"stop":["x","y"],"logit_bias":{"65":1000,"66":-3},"seed":-1,"logprobs":0)");
+  EXPECT_EQ(job.sampling.temperature, 0.01);
+  EXPECT_EQ(job.sampling.top_k, 0);
+  EXPECT_THAT(job.sampling.stop, ElementsAre("x", "y"));
+  EXPECT_THAT(job.sampling.logit_bias, ElementsAre(std::pair(65, 100.0F), std::pair(66, -3.0F)));
+  EXPECT_FALSE(job.sampling_fields.seed);
+  EXPECT_EQ(job.sampling.logprobs, 0);
+  const Job greedy = good(R"("temperature":0,"top_p":0.5,"top_k":9)");
+  EXPECT_TRUE(greedy.sampling.greedy());
+  EXPECT_EQ(greedy.sampling.top_p, 1.0);
+  EXPECT_EQ(greedy.sampling.top_k, 0);
+}
+
+TEST_F(RequestTest, DefaultsComeFromTheModelAndTheRequestStandsAbove) {
+  defaults_.temperature = 0.6;
+  defaults_.top_k = 20;
+  defaults_.max_new_tokens = 7;
+  rebuild();
+  EXPECT_EQ(good("").sampling.temperature, 0.6);
+  EXPECT_EQ(good(R"("temperature":null)").sampling.temperature, 0.6);
+  EXPECT_EQ(good(R"("temperature":0.9,"top_k":0)").sampling.temperature, 0.9);
+  EXPECT_EQ(good(R"("temperature":0.9,"top_k":0)").sampling.top_k, 0);
+  EXPECT_EQ(good(R"("max_tokens":null)").sampling.max_tokens, 7);
+  EXPECT_EQ(good(R"("max_tokens":20)").sampling.max_tokens, 20);
+  defaults_.max_new_tokens_ceiling = 5;
+  rebuild();
+  EXPECT_EQ(good(R"("max_tokens":20)").sampling.max_tokens, 5);
+}
+
+TEST_F(RequestTest, LengthsAgainstTheContext) {
+  // max_model_len is 64; "abc" with <bos> has 4 tokens.
+  EXPECT_EQ(good(R"("max_tokens":60)").sampling.max_tokens, 60);
+  refused(R"("max_tokens":61)",
+          "This model's maximum context length is 64 tokens. However, you requested 61 output tokens and your "
+          "prompt contains 4 input tokens, for a total of 65 tokens.");
+  refused(R"("max_tokens":9223372036854775807)", "maximum context length is 64 tokens");
+  EXPECT_EQ(good(R"("max_tokens":null)").sampling.max_tokens, 60);
+  auto job = completion("", '"' + std::string(70, 'a') + '"');
+  ASSERT_FALSE(job);
+  EXPECT_EQ(job.error().param, "input_tokens");
+  auto huge = completion("", '"' + std::string(100'000, 'a') + '"');
+  ASSERT_FALSE(huge);
+  EXPECT_EQ(huge.error().param, "input_text");
+  EXPECT_THAT(huge.error().message, HasSubstr("maximum context length is 64 tokens"));
+  EXPECT_EQ(
+      good(R"("truncate_prompt_tokens":3,"max_tokens":2)", '"' + std::string(70, 'a') + "bc\"").prompts[0].ids.size(),
+      3U);
+  refused(R"("truncate_prompt_tokens":63)", "truncate_prompt_tokens value (63) is greater than max_model_len");
+  refused(R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens");
+}
+
+TEST_F(RequestTest, PromptsInAllForms) {
+  EXPECT_EQ(good("", R"(["a","b"])").prompts.size(), 2U);
+  EXPECT_THAT(good("", "[1,2,3.0]").prompts[0].ids, ElementsAre(1, 2, 3));
+  EXPECT_EQ(good("", "[[1],[2,3]]").prompts.size(), 2U);
+  for (const char* prompt :
+       {"[1,258]", "[-5]", "[[1],2]", "[1,\"a\"]", "[\"a\",1]", "5", "{}", "[]", "[[]]", "\"\"", "null", "[1.5]"}) {
+    auto job = completion("", prompt);
+    ASSERT_FALSE(job) << prompt;
+    EXPECT_EQ(job.error().status, 400) << prompt;
+  }
+  EXPECT_THAT(completion("", "null").error().message,
+              HasSubstr("Either prompt or prompt_embeds must be provided and non-empty."));
+  EXPECT_EQ(good(R"("add_special_tokens":false)").prompts[0].ids.size(), 3U);
+}
+
+TEST_F(RequestTest, UnsupportedFeaturesAreRefusedByName) {
+  refused(R"("best_of":2)", "vLLM V1 does not yet support best_of.");
+  refused(R"("n":3,"best_of":2)", "best_of must be greater than or equal to n");
+  refused(R"("use_beam_search":true)", "beam search");
+  refused(R"("suffix":"x")", "suffix is not currently supported");
+  refused(R"("logits_processors":["a"])", "logits_processors");
+  refused(R"("bad_words":["x"])", "bad_words");
+  refused(R"("prompt_logprobs":1)", "prompt_logprobs");
+  refused(R"("guided_json":{"type":"object"})", "guided_json");
+  refused(R"("structured_outputs":{"regex":"a"})", "structured_outputs");
+  refused(R"("response_format":{"type":"json_object"})", "response_format");
+  refused(R"("echo":true,"logprobs":1)", "echo");
+  good(R"("best_of":1,"bad_words":[],"response_format":{"type":"text"},"structured_outputs":{},"suffix":null)");
+}
+
+TEST_F(RequestTest, ModelsByEveryServedName) {
+  good(R"("model":"m")");
+  good(R"("model":"alias")");
+  good(R"("model":"")");
+  refused(R"("model":"nobody")", "The model `nobody` does not exist.", 404);
+}
+
+TEST_F(RequestTest, ADeadEngineIsToldBeforeAnythingElseIsChecked) {
+  engine_.alive = false;
+  refused(R"("temperature":1)", "EngineCore encountered an issue.", 500);
+}
+
+TEST_F(RequestTest, StreamOptions) {
+  refused(R"("stream_options":{"include_usage":true})",
+          "Value error, Stream options can only be defined when `stream=True`.");
+  good(R"("stream_options":{})");
+  EXPECT_FALSE(good(R"("stream":true,"stream_options":{})").include_usage);
+  EXPECT_TRUE(good(R"("stream":true,"stream_options":{"include_usage":true})").include_usage);
+  EXPECT_TRUE(
+      good(R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})").continuous_usage);
+  EXPECT_FALSE(good(R"("stream":true,"stream_options":{"continuous_usage_stats":true})").continuous_usage);
+}
+
+TEST_F(RequestTest, RequestIds) {
+  net::HttpRequest request = post(R"({"prompt":"a","request_id":"body"})");
+  EXPECT_EQ(prepare_completion(*context_, request)->id, "cmpl-body");
+  request.headers.set("x-request-id", "head");
+  EXPECT_EQ(prepare_completion(*context_, request)->id, "cmpl-head");
+  request.headers.set("x-request-id", "a\xff");
+  EXPECT_TRUE(text::is_valid_utf8(prepare_completion(*context_, request)->id));
+  request.headers.set("x-request-id", std::string(5000, 'x'));
+  EXPECT_FALSE(prepare_completion(*context_, request));
+}
+
+TEST_F(RequestTest, ChatRules) {
+  auto job = chat("");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_EQ(context_->parts.tokenizer->decode(job->prompts[0].ids, false), "<user>hi</user><assistant>");
+  EXPECT_EQ(job->sampling.max_tokens, 64 - 26);
+  EXPECT_EQ(chat(R"("max_tokens":3,"max_completion_tokens":4)")->sampling.max_tokens, 4);
+  EXPECT_EQ(chat(R"("max_tokens":3,"max_completion_tokens":0)")->sampling.max_tokens, 3);
+  EXPECT_EQ(chat(R"("logprobs":true)")->sampling.logprobs, 0);
+  EXPECT_EQ(chat(R"("logprobs":true,"top_logprobs":3)")->sampling.logprobs, 3);
+  EXPECT_FALSE(chat(R"("top_logprobs":0)")->sampling.logprobs);
+  chat_refused(R"("top_logprobs":3)", "when using `top_logprobs`, `logprobs` must be set to true.");
+  chat_refused(R"("logprobs":true,"top_logprobs":-2)", "`top_logprobs` must be a positive value or -1.");
+  chat_refused(R"("logprobs":true,"top_logprobs":-1)", "Requested sample logprobs of 258");
+  chat_refused(R"("max_tokens":0)", "max_tokens must be at least 1, got 0.");
+  chat_refused(R"("tool_choice":"auto")", "When using `tool_choice`, `tools` must be set.");
+  chat_refused(R"("tool_choice":"sometimes")", "Invalid value for `tool_choice`: sometimes!");
+  chat_refused(R"("tools":[{"type":"function","function":{"name":"f"}}])",
+               "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set");
+  chat_refused(R"("chat_template":"x")", "--trust-request-chat-template is not set");
+  chat_refused(R"("chat_template_kwargs":{"chat_template":"x"})", "--trust-request-chat-template is not set");
+  chat_refused(R"("continue_final_message":true,"add_generation_prompt":true)", "Cannot set both");
+}
+
+TEST_F(RequestTest, UnseededChoicesDifferAndFollowTheRequestId) {
+  SamplingFields fields;
+  EXPECT_EQ(choice_seed(fields, 0, "id", 0), choice_seed(fields, 0, "id", 0));
+  EXPECT_NE(choice_seed(fields, 0, "id", 0), choice_seed(fields, 0, "id", 1));
+  EXPECT_NE(choice_seed(fields, 0, "id", 0), choice_seed(fields, 0, "other", 0));
+  EXPECT_NE(choice_seed(fields, 0, "id", 0), choice_seed(fields, 1, "id", 0));
+  fields.seed = 40;
+  EXPECT_EQ(choice_seed(fields, 0, "id", 2), 42U);
+}
+
+TEST_F(RequestTest, HandoversAreReadWhereTheConnectorAllows) {
+  const std::string handover = boost::json::serialize(transfer::to_json(test::test_handover(1)));
+  const std::string member = "\"kv_transfer_params\":" + handover;
+  EXPECT_TRUE(good(member).kv.remote_prefill.empty());  // no connector: a plain local request
+  config_.kv_transfer = test::test_kv(config::KvRole::kBoth);
+  rebuild();
+  EXPECT_EQ(good(member).kv.remote_prefill.at(0)->lease.id, 1U);
+  EXPECT_FALSE(good(R"("kv_transfer_params":{})").kv.remote_decode);
+  EXPECT_TRUE(
+      good(
+          R"("kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"aborted_request":[]})")
+          .kv.remote_decode);
+  EXPECT_FALSE(good(R"("stream":true,"kv_transfer_params":{"do_remote_decode":true})").kv.remote_decode);
+  refused(R"("kv_transfer_params":[])", "kv_transfer_params");
+  refused(R"("kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"tandem":{"lease":"zz"}})",
+          "kv_transfer_params is malformed");
+  auto two = completion(member, R"(["a","b"])");
+  ASSERT_FALSE(two);
+  EXPECT_THAT(two.error().message, HasSubstr("it hands over 1 prompts, the request has 2"));
+}
+
+TEST(KvParams, SeveralPromptsTravelInTheFirstObject) {
+  const std::optional<transfer::Handover> handovers[] = {test::test_handover(1), std::nullopt, test::test_handover(3)};
+  const std::string text = kv_params_json(handovers);
+  const boost::json::value body = boost::json::object{{"kv_transfer_params", boost::json::parse(text)}};
+  auto params = read_kv_params(Fields(body.as_object()));
+  ASSERT_TRUE(params) << params.error().message;
+  ASSERT_EQ(params->remote_prefill.size(), 3U);
+  EXPECT_EQ(params->remote_prefill[0]->lease.id, 1U);
+  EXPECT_FALSE(params->remote_prefill[1]);
+  EXPECT_EQ(params->remote_prefill[2]->lease.id, 3U);
+  EXPECT_EQ(kv_params_json({}), "null");
+}
+
+}  // namespace
+}  // namespace tandem::api

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole API over HTTP, with an engine whose outputs the test writes: exact JSON, order of events, errors before and
+// after the head, clients that leave, hand-overs.
+#include "api/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <regex>
+
+#include "api_support.h"
+#include "support/net_support.h"
+
+namespace tandem::api {
+namespace {
+
+namespace json = boost::json;
+using engine::FinishReason;
+using test::body_of;
+using test::eventually;
+using test::head_of;
+using test::post_text;
+using test::RawClient;
+using test::status_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+/// Ids and times differ from run to run.
+std::string normalized(std::string text) {
+  text = std::regex_replace(text, std::regex("\"created\":[0-9]+"), "\"created\":1");
+  text = std::regex_replace(text, std::regex("(cmpl|modelperm)-[0-9a-f]{32}"), "$1-1");
+  return text;
+}
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  ServiceTest() {
+    engine_.script = [this](std::size_t index) {
+      engine_.say(index, "H");
+      engine_.say(index, "i", FinishReason::kLength);
+    };
+  }
+  ~ServiceTest() override {
+    if (!server_) return;
+    io_.call([this] { service_.reset(); });
+    const std::chrono::milliseconds drain(500);
+    io_.run(stop(drain));
+    io_.call([this] { server_.reset(); });
+  }
+
+  net::Task<int> stop(std::chrono::milliseconds drain) {
+    co_await server_->stop(drain);
+    co_return 0;
+  }
+
+  /// Starts the server on first use, so that tests can change the config before.
+  std::uint16_t port() {
+    if (server_) return port_;
+    ServiceParts parts;
+    parts.engine = &engine_;
+    parts.tokenizer = std::make_shared<test::ByteTokenizer>();
+    parts.chat_template = *text::ChatTemplate::compile(test::kTestTemplate, {});
+    parts.metrics = &registry_;
+    parts.vocab_size = test::ByteTokenizer::kVocabSize;
+    io_.call([&] {
+      server_ = net::HttpServer::create(io_.executor(), net::ServerLimits());
+      service_ = std::make_unique<Service>(config_, parts);
+      service_->install(*server_);
+      port_ = *server_->listen("127.0.0.1", 0);
+    });
+    return port_;
+  }
+
+  std::string ask(const std::string& path, const std::string& body, const std::string& headers = "") {
+    RawClient client(port());
+    client.send(post_text(path, body, headers));
+    return client.read_response();
+  }
+  std::string get(const std::string& path, const std::string& method = "GET") {
+    RawClient client(port());
+    client.send(method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    return client.read_response();
+  }
+  /// The events of a stream, "data: " taken away; comments stay as they are.
+  std::vector<std::string> events(const std::string& path, const std::string& body, const std::string& headers = "") {
+    const std::string response = ask(path, body, headers);
+    EXPECT_EQ(status_of(response), 200) << response;
+    EXPECT_THAT(head_of(response), HasSubstr("text/event-stream; charset=utf-8"));
+    std::vector<std::string> list;
+    std::string text = body_of(response);
+    for (std::size_t end = text.find("\n\n"); end != std::string::npos; end = text.find("\n\n")) {
+      std::string event = text.substr(0, end);
+      if (event.starts_with("data: ")) event.erase(0, 6);
+      list.push_back(normalized(event));
+      text.erase(0, end + 2);
+    }
+    EXPECT_THAT(text, IsEmpty());
+    return list;
+  }
+  static json::object error_of(const std::string& response) {
+    return json::parse(body_of(response)).as_object()["error"].as_object();
+  }
+
+  test::FakeEngine engine_;
+  obs::Registry registry_;
+  config::ServeConfig config_ = test::test_config();
+  test::IoThread io_;
+  std::unique_ptr<net::HttpServer> server_;
+  std::unique_ptr<Service> service_;
+  std::uint16_t port_ = 0;
+};
+
+TEST_F(ServiceTest, CompletionHasAllKeysInOrder) {
+  const std::string response = ask("/v1/completions", R"({"prompt":"abc","model":"alias"})");
+  ASSERT_EQ(status_of(response), 200);
+  EXPECT_EQ(
+      normalized(body_of(response)),
+      R"({"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"Hi","logprobs":null,)"
+      R"("finish_reason":"length","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null}],)"
+      R"("service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":4,"total_tokens":6,"completion_tokens":2,)"
+      R"("prompt_tokens_details":null},"kv_transfer_params":null})");
+}
+
+TEST_F(ServiceTest, ChatHasAllKeysInOrder) {
+  const std::string response = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}]})");
+  ASSERT_EQ(status_of(response), 200);
+  EXPECT_EQ(
+      normalized(body_of(response)),
+      R"({"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant",)"
+      R"("content":"Hi","refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[],"reasoning":null,)"
+      R"("reasoning_content":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}],)"
+      R"("service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":25,"total_tokens":27,"completion_tokens":2,)"
+      R"("prompt_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":null})");
+}
+
+TEST_F(ServiceTest, CompletionStream) {
+  EXPECT_THAT(
+      events("/v1/completions", R"({"prompt":"abc","stream":true})"),
+      ElementsAre(
+          R"({"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"H","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}],"usage":null})",
+          R"({"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"i","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}],"usage":null})",
+          "[DONE]"));
+}
+
+TEST_F(ServiceTest, ChatStreamBeginsWithTheRoleAndEndsWithUsage) {
+  EXPECT_THAT(
+      events("/v1/chat/completions",
+             R"({"messages":[{"role":"user","content":"a"}],"stream":true,"stream_options":{"include_usage":true}})"),
+      ElementsAre(
+          R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null})",
+          R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"H"},"logprobs":null,"finish_reason":null,"token_ids":null}]})",
+          R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"i"},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}]})",
+          R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":25,"total_tokens":27,"completion_tokens":2}})",
+          "[DONE]"));
+}
+
+TEST_F(ServiceTest, ContinuousUsageIsInEveryChunk) {
+  const auto list = events(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"a"}],"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}})");
+  ASSERT_THAT(list, SizeIs(5));
+  EXPECT_THAT(
+      list[0],
+      HasSubstr(R"("usage":{"prompt_tokens":25,"total_tokens":25,"completion_tokens":0},"prompt_token_ids":null})"));
+  EXPECT_THAT(list[1], HasSubstr(R"("usage":{"prompt_tokens":25,"total_tokens":26,"completion_tokens":1}})"));
+  EXPECT_THAT(list[2], HasSubstr(R"("completion_tokens":2}})"));
+  EXPECT_THAT(list[3], HasSubstr(R"("choices":[],"usage")"));
+}
+
+TEST_F(ServiceTest, TokensWithoutTextAreChunksToo) {
+  engine_.script = [this](std::size_t index) {
+    engine_.say(index, "");
+    engine_.say(index, "é");
+    engine_.say(index, "", FinishReason::kStop);
+  };
+  const auto list = events("/v1/completions", R"({"prompt":"a","stream":true})");
+  ASSERT_THAT(list, SizeIs(4));
+  EXPECT_THAT(list[0], HasSubstr(R"("text":"")"));
+  EXPECT_THAT(list[1], HasSubstr(R"("text":"é")"));
+  EXPECT_THAT(list[2], HasSubstr(R"("finish_reason":"stop")"));
+}
+
+TEST_F(ServiceTest, StopReasonsKeepTheirType) {
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.tokens = {1};
+    output.finish = FinishReason::kStop;
+    if (index == 0) output.stop_reason = std::string("END\"");
+    if (index == 1) output.stop_reason = 151643;
+    engine_.emit(index, output);
+  };
+  EXPECT_THAT(body_of(ask("/v1/completions", R"({"prompt":"a"})")), HasSubstr(R"("stop_reason":"END\"")"));
+  EXPECT_THAT(body_of(ask("/v1/completions", R"({"prompt":"a"})")), HasSubstr(R"("stop_reason":151643)"));
+}
+
+TEST_F(ServiceTest, LogprobsOfCompletions) {
+  const std::string body = body_of(ask("/v1/completions", R"({"prompt":"a","logprobs":2})"));
+  EXPECT_THAT(body, HasSubstr(R"("logprobs":{"text_offset":[0,1],"token_logprobs":[-0.5,-0.5],"tokens":["H","i"],)"
+                              R"("top_logprobs":[{"H":-0.5,"b":-1.5},{"i":-0.5,"b":-1.5}]})"));
+  const auto list = events("/v1/completions", R"({"prompt":"a","logprobs":0,"stream":true})");
+  EXPECT_THAT(
+      list[1],
+      HasSubstr(
+          R"("logprobs":{"text_offset":[1],"token_logprobs":[-0.5],"tokens":["i"],"top_logprobs":[{"i":-0.5}]})"));
+}
+
+TEST_F(ServiceTest, LogprobsOfChats) {
+  const std::string chat = R"({"messages":[{"role":"user","content":"a"}],"logprobs":true)";
+  EXPECT_THAT(
+      body_of(ask("/v1/chat/completions", chat + R"(,"top_logprobs":2})")),
+      HasSubstr(
+          R"("logprobs":{"content":[{"token":"H","logprob":-0.5,"bytes":[72],"top_logprobs":[{"token":"H","logprob":-0.5,"bytes":[72]},)"
+          R"({"token":"b","logprob":-1.5,"bytes":[98]}]},)"));
+  EXPECT_THAT(body_of(ask("/v1/chat/completions", chat + "}")), HasSubstr(R"("bytes":[72],"top_logprobs":[]},)"));
+  EXPECT_THAT(body_of(ask("/v1/chat/completions", chat + R"(,"return_tokens_as_token_ids":true})")),
+              HasSubstr(R"("token":"token_id:72")"));
+}
+
+TEST_F(ServiceTest, ChoicesOfSeveralPrompts) {
+  const auto body = json::parse(body_of(ask("/v1/completions", R"({"prompt":["ab","c"],"n":2,"seed":7,"max_tokens":2})",
+                                            "X-Request-Id: r\r\n")))
+                        .as_object();
+  ASSERT_EQ(body.at("choices").as_array().size(), 4U);
+  EXPECT_EQ(body.at("id").as_string(), "cmpl-r");
+  EXPECT_EQ(body.at("usage").at("prompt_tokens").as_int64(), 3 + 2);
+  EXPECT_EQ(body.at("usage").at("completion_tokens").as_int64(), 8);
+  EXPECT_EQ(engine_.submitted(0).request.id, "0_cmpl-r-0");
+  EXPECT_EQ(engine_.submitted(3).request.id, "1_cmpl-r-1");
+  EXPECT_EQ(engine_.submitted(1).request.sampling->seed, 8U);
+  EXPECT_EQ(engine_.submitted(2).request.sampling->seed, 7U);
+  EXPECT_EQ(engine_.submitted(0).request.num_choices, 2);
+}
+
+TEST_F(ServiceTest, EchoAndTokenIds) {
+  EXPECT_THAT(body_of(ask("/v1/completions", R"({"prompt":"abc","echo":true})")), HasSubstr(R"("text":"abcHi")"));
+  EXPECT_THAT(body_of(ask("/v1/completions", R"({"prompt":[97,98],"echo":true})")), HasSubstr(R"("text":"abHi")"));
+  engine_.script = [this](std::size_t index) { engine_.say(index, "x", FinishReason::kLength); };
+  const std::string only_prompt = body_of(ask("/v1/completions", R"({"prompt":"abc","echo":true,"max_tokens":0})"));
+  EXPECT_THAT(only_prompt, HasSubstr(R"("text":"abc")"));
+  EXPECT_THAT(only_prompt, HasSubstr(R"("completion_tokens":1)"));
+  EXPECT_THAT(body_of(ask("/v1/completions", R"({"prompt":[97],"return_token_ids":true})")),
+              HasSubstr(R"("token_ids":[120],"prompt_logprobs":null,"prompt_token_ids":[97])"));
+}
+
+TEST_F(ServiceTest, RefusalsComeBeforeTheHeadOfAStream) {
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    const std::string response =
+        ask(path, R"({"prompt":"a","messages":[{"role":"user","content":"x"}],"stream":true,"temperature":-1})");
+    EXPECT_EQ(status_of(response), 400);
+    const auto error = error_of(response);
+    EXPECT_EQ(error.at("type").as_string(), "BadRequestError");
+    EXPECT_EQ(error.at("code").as_int64(), 400);
+    EXPECT_EQ(error.at("param").as_string(), "temperature");
+  }
+  EXPECT_EQ(engine_.num_submitted(), 0U);
+}
+
+TEST_F(ServiceTest, AFullQueueIs503WithRetryAfter) {
+  engine_.refusal = Status(Code::kResourceExhausted, "too many requests are waiting");
+  const std::string response = ask("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(status_of(response), 503);
+  EXPECT_THAT(head_of(response), HasSubstr("Retry-After: 1"));
+}
+
+TEST_F(ServiceTest, EngineErrorsAreStatusesBeforeTheFirstToken) {
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.error = Status(Code::kDataLoss, "block 3 has a wrong checksum");
+    engine_.emit(index, output);
+  };
+  for (const char* stream : {"true", "false"}) {
+    const std::string response = ask("/v1/completions", std::string(R"({"prompt":"a","stream":)") + stream + "}");
+    EXPECT_EQ(status_of(response), 500);
+    EXPECT_THAT(std::string(error_of(response).at("message").as_string()), HasSubstr("wrong checksum"));
+  }
+}
+
+TEST_F(ServiceTest, EngineErrorsInMidStreamAreEventsAndDone) {
+  engine_.script = [this](std::size_t index) {
+    engine_.say(index, "H");
+    engine::Output output;
+    output.error = Status(Code::kInternal, "worker died");
+    engine_.emit(index, output);
+  };
+  const auto list = events("/v1/completions", R"({"prompt":"a","stream":true})");
+  ASSERT_THAT(list, SizeIs(3));
+  EXPECT_EQ(list[1], R"({"error":{"message":"worker died","type":"InternalServerError","param":null,"code":500}})");
+  EXPECT_EQ(list[2], "[DONE]");
+}
+
+TEST_F(ServiceTest, AnEngineThatDiesWordlesslyIsNoticed) {
+  engine_.script = [this](std::size_t index) {
+    engine_.say(index, "H");
+    engine_.alive = false;
+  };
+  const auto list = events("/v1/completions", R"({"prompt":"a","stream":true})");
+  ASSERT_THAT(list, SizeIs(3));
+  EXPECT_THAT(list[1], HasSubstr("EngineCore encountered an issue."));
+  EXPECT_EQ(status_of(get("/health")), 503);
+}
+
+TEST_F(ServiceTest, AClientThatLeavesIsAborted) {
+  engine_.script = [this](std::size_t index) { engine_.say(index, "H"); };
+  {
+    RawClient streaming(port());
+    streaming.send(post_text("/v1/completions", R"({"prompt":["a","b"],"stream":true})"));
+    streaming.read_until("\"text\":\"H\"");
+  }
+  EXPECT_TRUE(eventually([this] { return engine_.num_aborted() == 2; }));
+  {
+    RawClient waiting(port());
+    waiting.send(post_text("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}]})"));
+    EXPECT_TRUE(eventually([this] { return engine_.num_submitted() == 3; }));
+  }
+  EXPECT_TRUE(eventually([this] { return engine_.num_aborted() == 3; }));
+  EXPECT_TRUE(eventually([this] { return body_of(get("/load")) == R"({"server_load":0})"; }));
+}
+
+TEST_F(ServiceTest, PrefillersHandOverEveryPrompt) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kProducer);
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.tokens = {5};
+    output.finish = FinishReason::kLength;
+    if (engine_.submitted(index).request.remote_decode) output.handover = test::test_handover(index);
+    engine_.emit(index, output);
+  };
+  const std::string decode =
+      R"("max_tokens":1,"min_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null})";
+  const auto body =
+      json::parse(body_of(ask("/v1/completions", R"({"prompt":["a","b"],"n":2,)" + decode + "}"))).as_object();
+  const auto& params = body.at("kv_transfer_params").as_object();
+  EXPECT_TRUE(params.at("do_remote_prefill").as_bool());
+  EXPECT_EQ(params.at("remote_engine_id").as_string(), "P");
+  EXPECT_EQ(params.at("last_token_id").as_int64(), 5);
+  EXPECT_EQ(params.at("tandem_prompts").as_array().size(), 1U);
+  // One of a prompt's choices carries its KV.
+  EXPECT_TRUE(engine_.submitted(0).request.remote_decode);
+  EXPECT_FALSE(engine_.submitted(1).request.remote_decode);
+  EXPECT_TRUE(engine_.submitted(2).request.remote_decode);
+  const std::string released = ask("/tandem/release", json::serialize(json::object{{"kv_transfer_params", params}}));
+  EXPECT_EQ(body_of(released), R"({"released":true})");
+  EXPECT_THAT(engine_.released(), SizeIs(2));
+}
+
+TEST_F(ServiceTest, HandoversThatNobodyReceivesAreGivenUp) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kProducer);
+  engine_.script = {};
+  {
+    RawClient client(port());
+    client.send(post_text("/v1/completions", R"({"prompt":"a","kv_transfer_params":{"do_remote_decode":true}})"));
+    ASSERT_TRUE(eventually([this] { return engine_.num_submitted() == 1; }));
+  }
+  ASSERT_TRUE(eventually([this] { return engine_.num_aborted() == 1; }));
+  engine::Output late;  // the abort came too late: the prefill was done
+  late.finish = FinishReason::kLength;
+  late.handover = test::test_handover(9);
+  engine_.emit(0, late);
+  ASSERT_TRUE(eventually([this] { return engine_.released().size() == 1; }));
+  EXPECT_EQ(engine_.released()[0].id, 9U);
+}
+
+TEST_F(ServiceTest, DecodersGetThePromptsHandover) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kConsumer);
+  const std::string params = json::serialize(transfer::to_json(test::test_handover(4)));
+  ask("/v1/completions", R"({"prompt":"a","n":2,"kv_transfer_params":)" + params + "}");
+  ASSERT_EQ(engine_.num_submitted(), 2U);
+  EXPECT_EQ(engine_.submitted(0).request.remote_prefill->lease.id, 4U);
+  EXPECT_EQ(engine_.submitted(1).request.remote_prefill->lease.id, 4U);
+}
+
+TEST_F(ServiceTest, ReleaseNeverFails) {
+  for (const char* body :
+       {"{}", "nonsense", R"({"kv_transfer_params":{"do_remote_prefill":true,"tandem":{"lease":"zz"}}})"}) {
+    const std::string response = ask("/tandem/release", body);
+    EXPECT_EQ(status_of(response), 200);
+    EXPECT_EQ(body_of(response), R"({"released":false})");
+  }
+}
+
+TEST_F(ServiceTest, TimesAreToldToThoseWhoAsk) {
+  EXPECT_THAT(head_of(ask("/v1/completions", R"({"prompt":"a"})", "X-Tandem-Timing: 1\r\n")),
+              HasSubstr(R"(X-Tandem-Timing: {"queue_s":0.000000,)"));
+  EXPECT_THAT(head_of(ask("/v1/completions", R"({"prompt":"a"})")), Not(HasSubstr("X-Tandem-Timing")));
+  const auto list = events("/v1/completions", R"({"prompt":"a","stream":true})", "X-Tandem-Timing: 1\r\n");
+  ASSERT_THAT(list, SizeIs(4));
+  EXPECT_THAT(list[2], testing::StartsWith(R"(: tandem-timing {"queue_s":)"));
+}
+
+TEST_F(ServiceTest, UtilityEndpoints) {
+  EXPECT_EQ(status_of(get("/health")), 200);
+  EXPECT_EQ(body_of(get("/health")), "");
+  EXPECT_EQ(status_of(get("/ping", "POST")), 200);
+  EXPECT_THAT(body_of(get("/version")), testing::StartsWith(R"({"version":")"));
+  EXPECT_EQ(body_of(get("/load")), R"({"server_load":0})");
+  registry_.counter("x_total", "help");
+  EXPECT_THAT(get("/metrics"), HasSubstr("text/plain; version=0.0.4; charset=utf-8"));
+  EXPECT_EQ(status_of(get("/reset_prefix_cache", "POST")), 200);
+  EXPECT_EQ(engine_.num_resets, 1);
+  EXPECT_EQ(body_of(get("/nope")), R"({"detail":"Not Found"})");
+  EXPECT_EQ(status_of(get("/v1/completions")), 405);
+  EXPECT_EQ(status_of(get("/v1/models", "OPTIONS")), 200);
+  EXPECT_THAT(
+      normalized(body_of(get("/v1/models"))),
+      testing::StartsWith(
+          R"({"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"vllm","root":"models/test","parent":null,"max_model_len":64,"permission":[{"id":"modelperm-1",)"));
+}
+
+TEST_F(ServiceTest, TokenizeAndDetokenize) {
+  EXPECT_EQ(body_of(ask("/tokenize", R"({"prompt":"ab"})")),
+            R"({"count":3,"max_model_len":64,"tokens":[256,97,98],"token_strs":null})");
+  EXPECT_EQ(body_of(ask("/tokenize", R"({"prompt":"a","add_special_tokens":false,"return_token_strs":true})")),
+            R"({"count":1,"max_model_len":64,"tokens":[97],"token_strs":["a"]})");
+  EXPECT_THAT(body_of(ask("/tokenize", R"({"messages":[{"role":"u","content":"x"}]})")), HasSubstr(R"("count":19,)"));
+  EXPECT_EQ(body_of(ask("/detokenize", R"({"tokens":[256,97]})")), R"({"prompt":"<bos>a"})");
+  EXPECT_EQ(status_of(ask("/detokenize", R"({"tokens":[999]})")), 400);
+  EXPECT_EQ(status_of(ask("/detokenize", R"({})")), 400);
+  EXPECT_EQ(status_of(ask("/tokenize", R"({"prompt":"a","model":"nobody"})")), 404);
+}
+
+TEST_F(ServiceTest, CrossOriginAndRequestIdHeaders) {
+  config_.enable_request_id_headers = true;
+  const std::string response =
+      ask("/v1/completions", R"({"prompt":"a"})", "Origin: http://x\r\nX-Request-Id: mine\r\n");
+  EXPECT_THAT(head_of(response), HasSubstr("Access-Control-Allow-Origin: *"));
+  EXPECT_THAT(head_of(response), HasSubstr("X-Request-Id: mine"));
+  EXPECT_THAT(body_of(response), HasSubstr(R"("id":"cmpl-mine")"));
+}
+
+TEST_F(ServiceTest, CachedTokensAreToldWithTheFlag) {
+  config_.enable_prompt_tokens_details = true;
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.tokens = {1};
+    output.finish = FinishReason::kLength;
+    output.num_cached_tokens = 2;
+    engine_.emit(index, output);
+  };
+  EXPECT_THAT(body_of(ask("/v1/completions", R"({"prompt":"abc"})")),
+              HasSubstr(R"("prompt_tokens_details":{"cached_tokens":2}})"));
+}
+
+}  // namespace
+}  // namespace tandem::api
