@@ -28,11 +28,11 @@ struct Shape {
 Shape shape_of(const std::string& name) {
   if (name != "wide") return {name, load_golden(name).config};
   model::ModelConfig config = load_golden("T7-qwen3-2kv").config;
-  config.vocab_size = 1000;
-  config.hidden_size = 320;
-  config.intermediate_size = 736;
+  config.vocab_size = 500;
+  config.hidden_size = 192;
+  config.intermediate_size = 400;
   config.num_layers = 2;
-  config.num_heads = 10;
+  config.num_heads = 8;
   config.num_kv_heads = 2;
   config.head_dim = 64;
   return {name, config};
