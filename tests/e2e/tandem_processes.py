@@ -208,19 +208,20 @@ def assert_blocks_come_back(*instances, within_s=2.0):
         def idle():
             values = instance.metrics()
 
-            def total(name):
-                return sum(value for series, value in values.items() if series.split("{")[0] == name)
+            def total(name, part=""):
+                return sum(v for series, v in values.items() if series.split("{")[0] == name and part in series)
 
-            blocks = {kind: total(f"tandem:{kind}_blocks") for kind in ("free", "cached", "all")}
+            blocks = {state: total("tandem:kv_blocks", f'state="{state}"') for state in ("free", "cached", "used")}
+            every = int(re.search(r'num_gpu_blocks="(\d+)"', " ".join(values)).group(1))
             busy = (total("vllm:num_requests_running"), total("vllm:num_requests_waiting"), total("tandem:kv_leases_open"))
-            state["last"] = (blocks, busy)
-            return blocks["all"] > 0 and blocks["free"] + blocks["cached"] == blocks["all"] and busy == (0, 0, 0)
+            seen["last"] = (blocks, every, busy)
+            return blocks["free"] + blocks["cached"] == every and blocks["used"] == 0 and busy == (0, 0, 0)
 
-        state = {}
+        seen = {}
         try:
             wait_until(idle, within_s, "all blocks come back")
         except AssertionError as error:
-            raise AssertionError(f"{instance.name}: {error}; last seen {state['last']}") from None
+            raise AssertionError(f"{instance.name}: {error}; last seen {seen['last']}") from None
 
 
 def assert_scores_zero(proxy_process, within_s=2.0):

@@ -205,7 +205,7 @@ class OverHttp(unittest.TestCase):
         front = tandem.proxy([self.pair.prefill], [other]).wait_ready()
         self.addCleanup(front.stop)
         status, answer = front.post("/v1/completions", {"prompt": "A few words to move", "max_tokens": 2})
-        self.assertEqual(status, 500, answer)
+        self.assertEqual(status, 502, answer)
         self.assertIn("16", answer["error"]["message"])
         self.assertIn("32", answer["error"]["message"])
         tandem.assert_blocks_come_back(self.pair.prefill, other)
