@@ -3,6 +3,9 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
+# Checkouts in different folders share the compiler cache.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
 .PHONY: help build demo test lint asan tsan clang fuzz bench format clean

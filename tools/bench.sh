@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `make bench`: prefill and decode tokens/s next to the machine's limits and to llama.cpp, then kernels, KV transfer and
+# proxy. Results also go to build/bench/. Wants an otherwise idle machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=build/release
+mkdir -p build/bench
+say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
+
+say "model runner, the machine's limits, and llama.cpp"
+python3 bench/serving/run.py --build "$build"
+
+for program in kernels_linear_bench kernels_attention_bench transfer_bench proxy_overhead_bench; do
+  path=$(find "$build/bench" -name "$program" -type f | head -1)
+  [ -n "$path" ] || continue
+  say "$program"
+  case "$program" in
+    kernels_*) "$path" --benchmark_min_time=0.1 --benchmark_out="build/bench/$program.json" --benchmark_out_format=json ;;
+    *) "$path" | tee "build/bench/$program.txt" ;;
+  esac
+done
