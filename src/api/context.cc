@@ -35,6 +35,7 @@ bool Context::knows_model(const std::string& name) const {
 
 std::string Context::random_hex(int digits) {
   static constexpr char kDigits[] = "0123456789abcdef";
+  const std::lock_guard lock(random_mutex_);
   std::string out;
   for (std::uint64_t bits = 0; digits > 0; --digits, bits >>= 4) {
     if (out.size() % 16 == 0) bits = random_();

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all endpoints share: the settings of the server and the things they work with. Used on the server's thread only.
+// What all endpoints share: the settings of the server and the things they work with. Used on the server's thread;
+// const functions and random_hex() also on the helper's.
 #pragma once
 
+#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 
@@ -39,6 +42,8 @@ struct Context {
   bool produces_kv() const { return config.kv_transfer && config.kv_transfer->produces(); }
   bool consumes_kv() const { return config.kv_transfer && config.kv_transfer->consumes(); }
   std::string random_hex(int digits);
+  /// A thread for long pieces of work (aside.h).
+  boost::asio::thread_pool& helper() { return helper_; }
 
   config::ServeConfig config;
   ServiceParts parts;
@@ -47,7 +52,9 @@ struct Context {
   std::int64_t in_flight = 0;  ///< generation requests being answered
 
  private:
-  std::mt19937_64 random_;
+  std::mutex random_mutex_;
+  std::mt19937_64 random_;              // guarded by random_mutex_
+  boost::asio::thread_pool helper_{1};  // last: what it still does may use everything above
 };
 
 }  // namespace tandem::api

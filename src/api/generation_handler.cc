@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "api/answer.h"
+#include "api/aside.h"
 #include "api/generation.h"
 #include "api/handlers.h"
 #include "api/request.h"
@@ -189,21 +190,37 @@ class Answering : public std::enable_shared_from_this<Answering> {
   std::unique_ptr<Generation> generation_;
 };
 
+Outcome<Job> prepare(Context& context, const net::HttpRequest& request, bool chat) {
+  return chat ? prepare_chat(context, request) : prepare_completion(context, request);
+}
+
+void log_request(const Context& context, const Job& job) {
+  if (!context.config.enable_log_requests) return;
+  log::info("request {}: {} prompts, {} prompt tokens, max_tokens {}, n {}{}", job.id, job.prompts.size(),
+            total_usage(job, {}).prompt_tokens, job.sampling.max_tokens, job.n, job.stream ? ", stream" : "");
+}
+
 }  // namespace
 
 net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool chat) {
   const net::HttpRequest& request = exchange->request();
-  auto job = chat ? prepare_chat(*context, request) : prepare_completion(*context, request);
-  if (!job) {
-    log::debug("{} refused: {}", request.path, job.error().message);
-    net::HttpResponse response = error_response(job.error());
+  std::shared_ptr<Outcome<Job>> job;
+  if (request.body.size() < kLargeBodyBytes) {
+    job = std::make_shared<Outcome<Job>>(prepare(*context, request, chat));
+  } else {
+    std::function<Outcome<Job>()> work = [raw = context.get(), copy = std::make_shared<net::HttpRequest>(request),
+                                          chat] { return prepare(*raw, *copy, chat); };
+    job = co_await run_aside<Job>(context, exchange->executor(), std::move(work));
+  }
+  if (!*job) {
+    const Refusal& refusal = job->error();
+    log::debug("{} refused: {}", request.path, refusal.message);
+    net::HttpResponse response = error_response(refusal);
     co_await send(context, exchange, std::move(response));
     co_return;
   }
-  if (context->config.enable_log_requests)
-    log::info("request {}: {} prompts, {} prompt tokens, max_tokens {}, n {}{}", job->id, job->prompts.size(),
-              total_usage(*job, {}).prompt_tokens, job->sampling.max_tokens, job->n, job->stream ? ", stream" : "");
-  const auto answering = std::make_shared<Answering>(context, exchange, std::move(*job));
+  log_request(*context, **job);
+  const auto answering = std::make_shared<Answering>(context, exchange, std::move(**job));
   co_await answering->run();
 }
 

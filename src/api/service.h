@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The OpenAI endpoints of one instance. Everything runs on the HTTP server's thread; tokenising and templates too (they
-// are bounded: Context::max_text_bytes), so that /health answers within the time of the longest prompt's tokenisation.
+// The OpenAI endpoints of one instance. Everything runs on the HTTP server's thread, but for large bodies, which are
+// parsed and tokenised on a helper thread, so that /health answers meanwhile.
 #pragma once
 
 #include <memory>

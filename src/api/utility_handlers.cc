@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 
+#include "api/aside.h"
 #include "api/chat_prompt.h"
 #include "api/handlers.h"
 #include "api/json_writer.h"
@@ -102,6 +103,20 @@ Outcome<std::string> release_json(const Context& context, const net::HttpRequest
   return writer.take();
 }
 
+/// Without the vllm: families (--disable-log-stats). Every line of a family has its name, after "# HELP " or "# TYPE "
+/// or at the start.
+std::string without_vllm_metrics(std::string_view text) {
+  std::string kept;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    std::string_view name = text.substr(0, end);
+    if (name.starts_with("# ")) name.remove_prefix(std::min<std::size_t>(7, name.size()));
+    if (!name.starts_with("vllm:")) kept += text.substr(0, end);
+    text.remove_prefix(end);
+  }
+  return kept;
+}
+
 net::HttpResponse response_of(const Outcome<std::string>& body) {
   if (!body) return error_response(body.error());
   return net::HttpResponse(200, "application/json", *body);
@@ -130,7 +145,18 @@ net::Task<void> handle_models(ContextPtr context, ExchangePtr exchange) {
 }
 
 net::Task<void> handle_tokenize(ContextPtr context, ExchangePtr exchange) {
-  net::HttpResponse response = response_of(tokenize_json(*context, exchange->request()));
+  const net::HttpRequest& request = exchange->request();
+  std::shared_ptr<Outcome<std::string>> body;
+  if (request.body.size() < kLargeBodyBytes) {
+    body = std::make_shared<Outcome<std::string>>(tokenize_json(*context, request));
+  } else {
+    std::function<Outcome<std::string>()> work = [raw = context.get(),
+                                                  copy = std::make_shared<net::HttpRequest>(request)] {
+      return tokenize_json(*raw, *copy);
+    };
+    body = co_await run_aside<std::string>(context, exchange->executor(), std::move(work));
+  }
+  net::HttpResponse response = response_of(*body);
   co_await send(context, exchange, std::move(response));
 }
 
@@ -155,7 +181,9 @@ net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange) {
 }
 
 net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
-  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", context->parts.metrics->expose());
+  std::string text = context->parts.metrics->expose();
+  if (context->config.disable_log_stats) text = without_vllm_metrics(text);
+  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
   co_await send(context, exchange, std::move(response));
 }
 

@@ -11,8 +11,10 @@ namespace tandem::app {
 namespace {
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-/// KV memory is taken whether requests come or not: without a word from the user it stays modest.
+/// KV memory is taken whether requests come or not, and a prefiller and a decoder often share a machine and look at its
+/// free memory at the same moment: without a word from the user it stays modest.
 constexpr std::int64_t kDefaultKvCap = 4 * kGiB;
+constexpr std::int64_t kDefaultKvShare = 4;  // one part in four of what is free
 
 bool computes_float32(const config::ServeConfig& config) {
   return config.dtype == config::DType::kFloat32 && config.quantization == config::Quantization::kNone;
@@ -100,7 +102,8 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
     const std::int64_t all_requests = times(config.max_num_seqs, one_request);
     const auto share = static_cast<std::int64_t>(config.memory_utilization * static_cast<double>(memory_bytes));
     const std::int64_t room = share - estimated_weight_bytes(model, config);
-    const std::int64_t cap = config.max_model_len ? std::max(kDefaultKvCap, one_request) : kDefaultKvCap;
+    const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare);
+    const std::int64_t cap = config.max_model_len ? std::max(modest, one_request) : modest;
     bytes = std::min({room, cap, all_requests});
   }
   const std::int64_t blocks =

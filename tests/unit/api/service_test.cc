@@ -422,6 +422,28 @@ TEST_F(ServiceTest, TokenizeAndDetokenize) {
   EXPECT_EQ(status_of(ask("/tokenize", R"({"prompt":"a","model":"nobody"})")), 404);
 }
 
+TEST_F(ServiceTest, LargeBodiesAreWorkedOnAsideAndRefusedAlike) {
+  const std::string large(200'000, 'a');
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    const std::string response =
+        ask(path, R"({"messages":[{"role":"user","content":")" + large + R"("}],"prompt":")" + large + "\"}");
+    EXPECT_EQ(status_of(response), 400);
+    EXPECT_THAT(std::string(error_of(response).at("message").as_string()),
+                HasSubstr("maximum context length is 64 tokens"));
+  }
+  EXPECT_THAT(body_of(ask("/tokenize", R"({"prompt":")" + large + "\"}")), testing::StartsWith(R"({"count":200001,)"));
+  EXPECT_EQ(status_of(ask("/v1/completions", R"({"prompt":"a","user":")" + large + "\"}")), 200);
+}
+
+TEST_F(ServiceTest, StatisticsCanBeTurnedOff) {
+  registry_.counter("vllm:generation_tokens_total", "help");
+  registry_.counter("tandem:other_total", "help");
+  config_.disable_log_stats = true;
+  const std::string text = body_of(get("/metrics"));
+  EXPECT_THAT(text, Not(HasSubstr("vllm:")));
+  EXPECT_THAT(text, HasSubstr("# HELP tandem:other_total help"));
+}
+
 TEST_F(ServiceTest, CrossOriginAndRequestIdHeaders) {
   config_.enable_request_id_headers = true;
   const std::string response =

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/sizing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tandem::app {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+/// 1 KiB of KV a token in BF16, 256 MiB of weights.
+model::ModelConfig small_model() {
+  model::ModelConfig model;
+  model.num_layers = 2;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 64;
+  model.hidden_size = 256;
+  model.intermediate_size = 512;
+  model.vocab_size = 500'000;
+  model.tie_word_embeddings = true;
+  model.max_context = 4096;
+  return model;
+}
+
+config::ServeConfig flags() {
+  config::ServeConfig config;
+  config.max_num_seqs = 8;
+  return config;
+}
+
+TEST(Sizing, TakesWhatAllRequestsCanUse) {
+  auto sizing = size_instance(flags(), small_model(), 64 * kGiB);
+  ASSERT_TRUE(sizing) << sizing.error().message();
+  EXPECT_EQ(kv_bytes_per_token(small_model(), false), 1024);
+  EXPECT_EQ(sizing->max_model_len, 4096);
+  EXPECT_EQ(sizing->num_blocks, 8 * 4096 / 16);
+  EXPECT_EQ(sizing->note, "");
+}
+
+TEST(Sizing, StaysModestWithoutAWordFromTheUser) {
+  config::ServeConfig config = flags();
+  config.max_num_seqs = 1 << 16;
+  EXPECT_EQ(size_instance(config, small_model(), 64 * kGiB)->num_blocks, 4 * kGiB / (16 * 1024));
+  EXPECT_EQ(size_instance(config, small_model(), 8 * kGiB)->num_blocks, 2 * kGiB / (16 * 1024));
+}
+
+TEST(Sizing, ShortMemoryShortensTheContextOrIsRefused) {
+  const std::int64_t memory = 260LL << 20;  // weights take nearly all of it
+  config::ServeConfig config = flags();
+  config.memory_utilization = 1.0;
+  auto sizing = size_instance(config, small_model(), memory);
+  ASSERT_TRUE(sizing) << sizing.error().message();
+  EXPECT_LT(sizing->max_model_len, 16'384);
+  config.max_model_len = 4096;
+  config.memory_utilization = 0.95;
+  EXPECT_FALSE(size_instance(config, small_model(), memory));
+  EXPECT_THAT(size_instance(flags(), small_model(), 64LL << 20).error().message(),
+              HasSubstr("--kv-cache-memory-bytes"));
+}
+
+TEST(Sizing, WhatTheUserSaysCounts) {
+  config::ServeConfig config = flags();
+  config.kv_cache_bytes = 32 * 16 * 1024 + 5;
+  EXPECT_EQ(size_instance(config, small_model(), kGiB)->num_blocks, 32);
+  EXPECT_EQ(size_instance(config, small_model(), kGiB)->max_model_len, 512);
+  config.num_blocks = 7;
+  EXPECT_EQ(size_instance(config, small_model(), kGiB)->num_blocks, 7);
+  config.max_model_len = 1000;
+  auto sizing = size_instance(config, small_model(), kGiB);
+  ASSERT_TRUE(sizing);
+  EXPECT_EQ(sizing->max_model_len, 1000);
+  EXPECT_THAT(sizing->note, HasSubstr("longer requests are refused"));
+}
+
+TEST(Sizing, LongerThanTheModelIsRefusedUnlessForced) {
+  config::ServeConfig config = flags();
+  config.max_model_len = 5000;
+  EXPECT_THAT(size_instance(config, small_model(), kGiB).error().message(),
+              HasSubstr("User-specified max_model_len (5000) is greater than the derived max_model_len "
+                        "(max_position_embeddings=4096"));
+  config.allow_long_max_model_len = true;
+  EXPECT_EQ(size_instance(config, small_model(), 64 * kGiB)->max_model_len, 5000);
+}
+
+TEST(Sizing, Float32DoublesTheKv) {
+  EXPECT_EQ(kv_bytes_per_token(small_model(), true), 2048);
+  EXPECT_GT(available_memory_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::app
