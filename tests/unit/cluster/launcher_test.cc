@@ -124,7 +124,8 @@ TEST(Launcher, ADeadProxyEndsTheDeployment) {
   const Deployment deployment = three_processes();
   LauncherProcess launcher(deployment);
   ASSERT_TRUE(launcher.read_until("up: ready:")) << launcher.seen();
-  const std::string find = "pkill -9 -f '[f]ake_instance.py --port " + std::to_string(deployment.processes[2].port) + "'";
+  const std::string find =
+      "pkill -9 -f '[f]ake_instance.py --port " + std::to_string(deployment.processes[2].port) + "'";
   ASSERT_EQ(std::system(find.c_str()), 0);
   ASSERT_TRUE(launcher.read_until("result: ")) << launcher.seen();
   EXPECT_THAT(launcher.seen(), HasSubstr("result: the proxy was killed by signal 9"));
