@@ -44,13 +44,13 @@ Result<std::vector<tcp::endpoint>> addresses_of(const std::string& host, std::ui
   const auto found = resolver.resolve(name, std::to_string(port), tcp::resolver::passive, error);
   if (error) return Status(Code::kInvalidArgument, fmt::format("cannot resolve host '{}': {}", host, error.message()));
   std::vector<tcp::endpoint> endpoints;
-  for (const auto& entry : found) {
-    if (std::find(endpoints.begin(), endpoints.end(), entry.endpoint()) == endpoints.end()) {
-      endpoints.push_back(entry.endpoint());
+  for (const bool v4 : {true, false}) {  // IPv4 first: with port 0 it is the one that decides the port
+    for (const auto& entry : found) {
+      const tcp::endpoint endpoint = entry.endpoint();
+      const bool known = std::find(endpoints.begin(), endpoints.end(), endpoint) != endpoints.end();
+      if (endpoint.address().is_v4() == v4 && !known) endpoints.push_back(endpoint);
     }
   }
-  // IPv4 first: with port 0 it is the one that decides the port.
-  std::stable_partition(endpoints.begin(), endpoints.end(), [](const auto& e) { return e.address().is_v4(); });
   return endpoints;
 }
 
