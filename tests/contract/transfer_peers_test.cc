@@ -114,14 +114,14 @@ TEST(Handshake, AutoTakesSharedMemoryHereAndTcpWhereThereIsNone) {
 }
 
 TEST(Addresses, IPv6AndNamesWork) {
-  for (const auto& [bind, host] :
-       {std::pair<std::string, std::string>{"::1", "::1"}, {"::1", "[::1]"}, {"127.0.0.1", "localhost"}}) {
-    Pair pair(TransportChoice::kTcp, {}, [&, bind = bind, host = host](TransferOptions& p, TransferOptions&) {
-      p.bind_host = bind;
-      p.advertised_host = host;
+  const std::pair<std::string, std::string> hosts[] = {{"::1", "::1"}, {"::1", "[::1]"}, {"127.0.0.1", "localhost"}};
+  for (const auto& names : hosts) {
+    Pair pair(TransportChoice::kTcp, {}, [&](TransferOptions& p, TransferOptions&) {
+      p.bind_host = names.first;
+      p.advertised_host = names.second;
     });
     const auto outcome = pair.d->fetch(pair.p->lease({1}, 8), {2}, 0, 8);
-    ASSERT_TRUE(outcome->wait()) << host << ": " << outcome->wait().error().to_string();
+    ASSERT_TRUE(outcome->wait()) << names.second << ": " << outcome->wait().error().to_string();
     EXPECT_TRUE(same_tokens(*pair.p, {1}, *pair.d, {2}, 0, 8));
   }
 }

@@ -391,8 +391,8 @@ TEST_P(TransportContract, U006SixtyFourFetchesCancelledAtOnceLeaveNothingBehind)
 TEST_P(TransportContract, ABlockThatGotANewOwnerDuringTheReadIsFound) {
   start();
   const Handover handover = p->lease({1, 2}, 16);
-  set_faults([this](Faults& faults) {
-    // An owner that frees the block under the reader: after all bytes were copied, before they are accepted.
+  set_faults([](Faults& faults) {
+    // Slow enough for an owner to give the block away under the reader.
     faults.piece_bytes = 1000;
     faults.piece_pause = 100ms;
   });
