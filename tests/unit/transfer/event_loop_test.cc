@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <ctime>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -53,6 +54,27 @@ TEST_F(EventLoopTest, TasksOfManyThreadsRunInEachThreadsOrder) {
     ASSERT_EQ(list.size(), 100U);
     EXPECT_TRUE(std::is_sorted(list.begin(), list.end()));
   }
+}
+
+TEST_F(EventLoopTest, WhatAPeerSentInTimeIsHeardBeforeADeadlineThatPassedDuringAPause) {
+  int pair[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const Socket ours(pair[0]);
+  const Socket theirs(pair[1]);
+  ASSERT_EQ(send(theirs.fd(), "x", 1, 0), 1);
+  std::vector<std::string> order;
+  EventLoop::WatchId watch = 0;
+  watch = loop->watch(ours.fd(), EPOLLIN, [&](std::uint32_t) {
+    order.emplace_back("message");
+    loop->unwatch(watch, ours.fd());
+  });
+  loop->after(1ms, [&] {
+    order.emplace_back("deadline");
+    loop->stop();
+  });
+  loop->post([] { std::this_thread::sleep_for(20ms); });
+  loop->run();
+  EXPECT_EQ(order, (std::vector<std::string>{"message", "deadline"}));
 }
 
 TEST_F(EventLoopTest, TimersFireInOrderAndCancelledOnesDoNot) {

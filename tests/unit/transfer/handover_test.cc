@@ -25,6 +25,7 @@ Handover sample() {
   handover.last_token = 271;
   handover.lease = {0xfedcba9876543210ULL, 0xffffffffffffffffULL};
   handover.num_tokens = 50;
+  handover.prompt_hash = 0xabcdef0123456789ULL;
   handover.block_size = 16;
   handover.tp_size = 2;
   return handover;
@@ -34,8 +35,8 @@ TEST(HandoverTest, HasExactlyTheL1KeysAndOurMember) {
   const json::object params = to_json(sample());
   const json::value expected = json::parse(R"({"do_remote_prefill": true, "do_remote_decode": false,
     "remote_block_ids": [12, 13, 14, 40], "remote_engine_id": "0_dp1", "remote_host": "192.0.0.1", "remote_port": 30008,
-    "last_token_id": 271, "tandem": {"lease": "fedcba9876543210-ffffffffffffffff", "num_tokens": 50, "block_size": 16,
-    "tp_size": 2}})");
+    "last_token_id": 271, "tandem": {"lease": "fedcba9876543210-ffffffffffffffff", "num_tokens": 50,
+    "prompt_hash": "abcdef0123456789", "block_size": 16, "tp_size": 2}})");
   EXPECT_EQ(json::value(params), expected) << json::serialize(params);
 }
 
@@ -52,6 +53,7 @@ TEST(HandoverTest, RoundTripsThroughText) {
   EXPECT_EQ(back.last_token, want.last_token);
   EXPECT_EQ(back.lease, want.lease);
   EXPECT_EQ(back.num_tokens, want.num_tokens);
+  EXPECT_EQ(back.prompt_hash, want.prompt_hash);
   EXPECT_EQ(back.block_size, want.block_size);
   EXPECT_EQ(back.tp_size, want.tp_size);
 }
@@ -108,10 +110,15 @@ TEST(HandoverTest, BrokenOnesNameTheField) {
               HasSubstr("remote_block_ids[1]"));
   EXPECT_THAT(error_after([](Object& p, Object&) { p["remote_block_ids"] = json::array{1e10}; }),
               HasSubstr("remote_block_ids[0]"));
-  EXPECT_THAT(error_after([](Object& p, Object&) { p["do_remote_prefill"] = json::array{}; }), HasSubstr("do_remote_prefill"));
+  EXPECT_THAT(error_after([](Object& p, Object&) { p["do_remote_prefill"] = json::array{}; }),
+              HasSubstr("do_remote_prefill"));
   for (const char* lease : {"", "-", "12", "g-1", "1-g", "11111111111111111-1", "1-2-3", "0x1-2"}) {
     EXPECT_THAT(error_after([&](Object&, Object& m) { m["lease"] = lease; }), HasSubstr("tandem.lease")) << lease;
   }
+  for (const char* hash : {"", "xyz", "0x12", "11111111111111111"}) {
+    EXPECT_THAT(error_after([&](Object&, Object& m) { m["prompt_hash"] = hash; }), HasSubstr("prompt_hash")) << hash;
+  }
+  EXPECT_THAT(error_after([](Object&, Object& m) { m.erase("prompt_hash"); }), HasSubstr("prompt_hash is missing"));
   EXPECT_THAT(error_after([](Object&, Object& m) { m["num_tokens"] = -1; }), HasSubstr("num_tokens"));
   EXPECT_THAT(error_after([](Object&, Object& m) { m["num_tokens"] = 65; }),
               HasSubstr("num_tokens"));  // 4 blocks of 16
