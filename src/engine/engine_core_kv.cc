@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // EngineCore's hand-overs: a prefiller's leases on the blocks of finished prompts, a decoder's fetches.
+#include <span>
 #include <utility>
 
 #include "base/log.h"
@@ -7,6 +8,13 @@
 #include "engine/engine_request.h"
 
 namespace tandem::engine {
+namespace {
+
+std::uint64_t hash_of_first(const std::vector<std::int32_t>& tokens, std::int64_t count) {
+  return kv::token_hash(std::span(tokens).first(static_cast<std::size_t>(count)));
+}
+
+}  // namespace
 
 // Prefiller.
 
@@ -15,9 +23,12 @@ std::optional<transfer::Handover> EngineCore::open_lease(Request& request, Finis
   const bool wanted = request.request.remote_decode && env_.transfer != nullptr && reason == FinishReason::kLength;
   const std::int64_t num_blocks = (request.num_prompt + block_size_ - 1) / block_size_;
   if (!wanted || stopping_) return std::nullopt;
-  const std::int32_t last_token = scheduler_.tokens(request.handle).back();
+  const std::vector<std::int32_t>& tokens = scheduler_.tokens(request.handle);  // gone once the blocks are kept
+  const std::int32_t last_token = tokens.back();
+  const std::uint64_t prompt_hash = hash_of_first(tokens, request.num_prompt);
   std::vector<kv::BlockId> blocks = scheduler_.finish_and_keep(request.handle, static_cast<std::int32_t>(num_blocks));
   transfer::Handover handover = env_.transfer->open_lease(blocks, request.num_prompt, last_token);
+  handover.prompt_hash = prompt_hash;
   num_leased_blocks_ += static_cast<std::int32_t>(num_blocks);
   const bool fresh = leases_.emplace(handover.lease, std::move(blocks)).second;
   TANDEM_ASSERT(fresh, "lease ids are unique");
@@ -66,6 +77,13 @@ Status EngineCore::check_handover(const Request& request) const {
   if (capacity < request.num_prompt - 1) {
     return mismatch(fmt::format("it lists {} blocks of {} tokens, the prompt needs the KV of {} tokens",
                                 handover.blocks.size(), block_size_, request.num_prompt - 1));
+  }
+  const std::uint64_t ours = hash_of_first(scheduler_.tokens(request.handle), handover.num_tokens);
+  if (handover.prompt_hash != ours) {
+    return mismatch(
+        fmt::format("it holds the KV of another prompt of {} tokens (hash {:016x}, ours {:016x}); both instances must "
+                    "see the same prompt (model, tokenizer, chat template)",
+                    handover.num_tokens, handover.prompt_hash, ours));
   }
   return {};
 }

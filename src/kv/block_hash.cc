@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <xxhash.h>
 
+#include <bit>
 #include <cstring>
 #include <memory>
 
@@ -53,6 +54,11 @@ BlockHash salted_hash(const BlockHash* parent, std::span<const std::int32_t> tok
 
 BlockHash next_block_hash(const BlockHash* parent, std::span<const std::int32_t> block_tokens, std::string_view salt) {
   return salt.empty() ? plain_hash(parent, block_tokens) : salted_hash(parent, block_tokens, salt);
+}
+
+std::uint64_t token_hash(std::span<const std::int32_t> tokens) {
+  static_assert(std::endian::native == std::endian::little, "the hash crosses hosts");
+  return XXH3_64bits(tokens.data(), tokens.size_bytes());
 }
 
 std::vector<BlockHash> block_hashes(std::span<const std::int32_t> tokens, std::int32_t block_size,

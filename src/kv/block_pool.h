@@ -38,6 +38,8 @@ std::vector<BlockHash> block_hashes(std::span<const std::int32_t> tokens, std::i
                                     std::string_view salt);
 /// The next link of the chain: the hash of one full block after `parent` (nullptr for the first block).
 BlockHash next_block_hash(const BlockHash* parent, std::span<const std::int32_t> block_tokens, std::string_view salt);
+/// XXH3-64 of the ids as little-endian 32-bit numbers: tells two prompts apart, whatever their block size.
+std::uint64_t token_hash(std::span<const std::int32_t> tokens);
 
 class BlockPool {
  public:

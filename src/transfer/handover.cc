@@ -69,6 +69,14 @@ Result<LeaseId> lease_from(const json::object& member) {
   return lease;
 }
 
+Result<std::uint64_t> prompt_hash_from(const json::object& member) {
+  constexpr std::string_view kForm = "1 to 16 hex digits";
+  TANDEM_ASSIGN(const std::string text, required(json_string(member, "prompt_hash"), "tandem.prompt_hash", kForm));
+  std::uint64_t hash = 0;
+  if (!parse_hex(text, hash)) return wrong("tandem.prompt_hash", fmt::format("\"{}\"", text.substr(0, 40)), kForm);
+  return hash;
+}
+
 Result<std::vector<kv::BlockId>> blocks_from(const json::object& params) {
   constexpr std::string_view kForm = "an array of block ids from 0 to 2147483647";
   const json::value* value = params.if_contains("remote_block_ids");
@@ -104,6 +112,7 @@ Result<Handover> parse(const json::object& params, const json::object& member) {
     handover.last_token = static_cast<std::int32_t>(**last_token);
   }
   TANDEM_ASSIGN(handover.lease, lease_from(member));
+  TANDEM_ASSIGN(handover.prompt_hash, prompt_hash_from(member));
   TANDEM_ASSIGN(const std::int64_t block_size, required_int(member, "block_size", "tandem.block_size", 1, 1 << 16));
   handover.block_size = static_cast<std::int32_t>(block_size);
   const std::int64_t most = static_cast<std::int64_t>(handover.blocks.size()) * block_size;
@@ -125,6 +134,7 @@ json::object to_json(const Handover& handover) {
   json::object member;
   member["lease"] = fmt::format("{:x}-{:x}", handover.lease.incarnation, handover.lease.id);
   member["num_tokens"] = handover.num_tokens;
+  member["prompt_hash"] = fmt::format("{:016x}", handover.prompt_hash);
   member["block_size"] = handover.block_size;
   member["tp_size"] = handover.tp_size;
   json::object params;

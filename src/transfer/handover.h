@@ -29,8 +29,11 @@ struct Handover {
   std::int32_t last_token = -1;     ///< last_token_id; informational
   LeaseId lease;                    ///< tandem.lease
   std::int64_t num_tokens = 0;      ///< tandem.num_tokens: tokens whose KV the blocks hold
-  std::int32_t block_size = 0;      ///< tandem.block_size
-  std::int32_t tp_size = 1;         ///< tandem.tp_size
+  /// tandem.prompt_hash: kv::token_hash() of those tokens. A decoder compares it with its own prompt, so that the KV of
+  /// another prompt of the same length is an error and not a wrong answer.
+  std::uint64_t prompt_hash = 0;
+  std::int32_t block_size = 0;  ///< tandem.block_size
+  std::int32_t tp_size = 1;     ///< tandem.tp_size
 };
 
 boost::json::object to_json(const Handover& handover);

@@ -347,6 +347,7 @@ TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
         {[](transfer::Handover& handover) { handover.num_tokens = 20; }, "KV of 20 tokens, the prompt has 22"},
         {[](transfer::Handover& handover) { handover.num_tokens = 23; }, "KV of 23 tokens, the prompt has 22"},
         {[](transfer::Handover& handover) { handover.blocks.pop_back(); }, "lists 5 blocks"},
+        {[](transfer::Handover& handover) { ++handover.prompt_hash; }, "KV of another prompt of 22 tokens"},
     };
     for (const auto& [spoil, message] : cases) {
       SCOPED_TRACE(message);
@@ -363,8 +364,37 @@ TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
       EXPECT_EQ(d_.transfer->num_fetches(), 0U);
       expect_balanced();
     }
-    EXPECT_EQ(decoder_metric("tandem:kv_load_failures_total"), 4.0);
+    EXPECT_EQ(decoder_metric("tandem:kv_load_failures_total"), static_cast<double>(cases.size()));
   }
+}
+
+TEST_F(HandoverTest, HandoverOfAnotherPromptOfTheSameLengthIsNotUsed) {
+  for (const LoadFailurePolicy policy : {LoadFailurePolicy::kFail, LoadFailurePolicy::kRecompute}) {
+    start({.load_failure_policy = policy});
+    std::vector<std::int32_t> other = prompt(22);
+    ++other[3];
+    const transfer::Handover handover = hand_over(other);
+    Collector collector;
+    ASSERT_TRUE(decode(collector, prompt(22), handover));
+    if (policy == LoadFailurePolicy::kFail) {
+      EXPECT_THAT(collector.last().error.message(), HasSubstr("another prompt"));
+      EXPECT_TRUE(collector.tokens().empty());
+    } else {
+      expect_right(collector, prompt(22));
+    }
+    EXPECT_EQ(d_.transfer->num_fetches(), 0U);
+    expect_balanced();
+  }
+}
+
+TEST_F(HandoverTest, LastPromptTokenNeedNotBeInTheHandover) {
+  start();
+  const transfer::Handover handover = hand_over(prompt(21));  // of the first 21 tokens of prompt(22)
+  Collector collector;
+  ASSERT_TRUE(decode(collector, prompt(22), handover));
+  expect_right(collector, prompt(22));
+  EXPECT_EQ(d_.transfer->num_fetches(), 1U);
+  expect_balanced();
 }
 
 TEST_F(HandoverTest, ExpiredLeaseIsAnErrorAndNeverOtherText) {

@@ -47,6 +47,15 @@ TEST(BlockHash, NextLinkIsTheSameChain) {
   }
 }
 
+TEST(TokenHash, IsXxh3OfTheIds) {
+  EXPECT_EQ(token_hash({}), 0x2d06800538d394c2ULL);  // XXH3-64 of nothing, as its authors publish it
+  const std::vector<std::int32_t> tokens = {1, 2, 3};
+  const std::vector<std::int32_t> swapped = {2, 1, 3};
+  EXPECT_EQ(token_hash(tokens), token_hash(std::vector<std::int32_t>{1, 2, 3}));
+  EXPECT_NE(token_hash(tokens), token_hash(swapped));
+  EXPECT_NE(token_hash(tokens), token_hash(std::span(tokens).first(2)));
+}
+
 TEST(BlockHash, SaltsIsolate) {
   const auto tokens = range(8);
   const auto none = block_hashes(tokens, 4, "");
