@@ -62,7 +62,6 @@ void EventLoop::run() {
     const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), wait_ms());
     if (count < 0) TANDEM_ASSERT(errno == EINTR, "epoll_wait failed");
     run_posted();
-    run_timers();
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       const WatchId watch = event.data.u64;  // a copy: the struct is packed
@@ -71,6 +70,8 @@ void EventLoop::run() {
       const std::shared_ptr<Handler> handler = found->second;  // it may unwatch itself
       (*handler)(event.events);
     }
+    // Deadlines last: after a pause of this thread, what a peer sent in time is heard before it counts as silent.
+    run_timers();
   }
 }
 
