@@ -20,6 +20,29 @@ using namespace std::chrono_literals;
 constexpr Duration kIdleWait = 1s;
 constexpr Duration kAnswerWait = 10s;
 
+// Looked through at every token, by the threads that all requests share: a client may not make that slow for others.
+constexpr std::size_t kMaxStopStrings = 1024;
+constexpr std::size_t kMaxStopBytes = std::size_t{64} << 10;
+
+Status too_long_lists(const worker::SamplingParams& params, std::int32_t vocab_size) {
+  std::size_t stop_bytes = 0;
+  for (const std::string& stop : params.stop) stop_bytes += stop.size();
+  if (params.stop.size() > kMaxStopStrings || stop_bytes > kMaxStopBytes) {
+    return {Code::kInvalidArgument, fmt::format("stop has {} strings of {} bytes together, at most {} strings of {} "
+                                                "bytes are allowed",
+                                                params.stop.size(), stop_bytes, kMaxStopStrings, kMaxStopBytes)};
+  }
+  const std::pair<std::string_view, std::size_t> lists[] = {{"stop_token_ids", params.stop_token_ids.size()},
+                                                            {"logit_bias", params.logit_bias.size()},
+                                                            {"allowed_token_ids", params.allowed_token_ids.size()}};
+  for (const auto& [what, size] : lists) {
+    if (size <= static_cast<std::size_t>(vocab_size)) continue;
+    return {Code::kInvalidArgument,
+            fmt::format("{} has {} entries, more than the model's vocabulary of {} ids", what, size, vocab_size)};
+  }
+  return {};
+}
+
 Status not_ok_ids(const GenerationRequest& request, std::int32_t vocab_size) {
   const auto check = [&](std::int32_t id, std::string_view what) -> Status {
     if (id >= 0 && id < vocab_size) return {};
@@ -160,6 +183,7 @@ class EngineImpl final : public Engine {
                           "{}) and needs one for the output; shorten the prompt or give the instance more KV memory",
                           num_prompt, capacity, layout_.num_blocks, layout_.block_size)};
     }
+    if (Status status = too_long_lists(params, vocab_size_); !status.ok()) return status;
     return not_ok_ids(request, vocab_size_);
   }
 

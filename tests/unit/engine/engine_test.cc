@@ -285,6 +285,22 @@ TEST_F(EngineTest, RefusesWhatCannotRun) {
   EXPECT_EQ(refusal(prompt(39), greedy(1)).code(), Code::kOk);
 }
 
+TEST_F(EngineTest, RefusesListsThatWouldSlowEveryTokenDown) {
+  start({});
+  worker::SamplingParams params = greedy(1);
+  params.stop.assign(1025, "x");
+  EXPECT_THAT(refusal({1}, params).message(), HasSubstr("stop has 1025 strings"));
+  params.stop = {std::string(70'000, 'x')};
+  EXPECT_EQ(refusal({1}, params).code(), Code::kInvalidArgument);
+  params.stop.assign(1024, "x");
+  EXPECT_TRUE(refusal({1}, params).ok());
+  params.stop_token_ids.assign(kVocab + 1, 3);
+  EXPECT_THAT(refusal({1}, params).message(), HasSubstr("stop_token_ids has 101 entries"));
+  params.stop_token_ids.clear();
+  params.allowed_token_ids.assign(kVocab + 1, 3);
+  EXPECT_THAT(refusal({1}, params).message(), HasSubstr("allowed_token_ids has 101 entries"));
+}
+
 TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
   gate_.close();
   start({.max_num_seqs = 1, .max_waiting = 2});
