@@ -61,16 +61,4 @@ std::uint64_t token_hash(std::span<const std::int32_t> tokens) {
   return XXH3_64bits(tokens.data(), tokens.size_bytes());
 }
 
-std::vector<BlockHash> block_hashes(std::span<const std::int32_t> tokens, std::int32_t block_size,
-                                    std::string_view salt) {
-  TANDEM_ASSERT(block_size > 0, "a block holds at least one token");
-  const auto step = static_cast<std::size_t>(block_size);
-  std::vector<BlockHash> hashes;
-  hashes.reserve(tokens.size() / step);
-  for (std::size_t first = 0; first + step <= tokens.size(); first += step) {
-    hashes.push_back(next_block_hash(hashes.empty() ? nullptr : &hashes.back(), tokens.subspan(first, step), salt));
-  }
-  return hashes;
-}
-
 }  // namespace tandem::kv

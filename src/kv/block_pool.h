@@ -32,11 +32,8 @@ struct BlockHashHasher {
   std::size_t operator()(const BlockHash& hash) const { return static_cast<std::size_t>(hash.bits[0]); }
 };
 
-/// Hashes of the full blocks of `tokens`, each chained to the one before. With a salt, chains of other salts never meet
-/// (SHA-256, so that a tenant cannot craft a collision); without one XXH3-128 is used.
-std::vector<BlockHash> block_hashes(std::span<const std::int32_t> tokens, std::int32_t block_size,
-                                    std::string_view salt);
-/// The next link of the chain: the hash of one full block after `parent` (nullptr for the first block).
+/// The next link of the chain: the hash of one full block after `parent` (nullptr for the first block). With a salt,
+/// chains of other salts never meet (SHA-256, so that a tenant cannot craft a collision); without one XXH3-128 is used.
 BlockHash next_block_hash(const BlockHash* parent, std::span<const std::int32_t> block_tokens, std::string_view salt);
 /// XXH3-64 of the ids as little-endian 32-bit numbers: tells two prompts apart, whatever their block size.
 std::uint64_t token_hash(std::span<const std::int32_t> tokens);
