@@ -14,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "net/http_client.h"
 #include "proxy/proxy_server.h"
 
 namespace tandem {
@@ -22,7 +24,7 @@ namespace {
 
 using net::Exchange;
 using net::Task;
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 
 constexpr int kEventsPerStream = 200;
 
@@ -75,7 +77,7 @@ struct Outcome {
 
 Task<void> client_loop(std::shared_ptr<net::HttpClient> client, Load load, Outcome* outcome) {
   for (int i = 0; i < load.requests; ++i) {
-    const auto begin = Clock::now();
+    const auto begin = Steady::now();
     net::ClientRequest request("POST", "/v1/completions");
     request.body = load.body;
     auto response = co_await client->send(std::move(request), net::ClientTimeouts(), net::Cancel());
@@ -86,7 +88,7 @@ Task<void> client_loop(std::shared_ptr<net::HttpClient> client, Load load, Outco
     auto body = co_await (*response)->read_all(64U << 20);
     if (!body || (*response)->status() != 200) ++outcome->failed;
     if (body) outcome->bytes += body->size();
-    outcome->seconds.push_back(seconds(Clock::now() - begin));
+    outcome->seconds.push_back(seconds(Steady::now() - begin));
   }
 }
 
@@ -97,12 +99,12 @@ std::pair<double, double> measure(std::uint16_t port, const Load& load) {
       net::HttpClient::create(thread.io.get_executor(), net::Endpoint("127.0.0.1", port), net::ClientLimits());
   std::vector<Outcome> outcomes(static_cast<std::size_t>(load.clients));
   std::vector<std::future<void>> futures;
-  const auto begin = Clock::now();
+  const auto begin = Steady::now();
   for (auto& outcome : outcomes) {
     futures.push_back(boost::asio::co_spawn(thread.io, client_loop(client, load, &outcome), boost::asio::use_future));
   }
   for (auto& future : futures) future.get();
-  const double took = seconds(Clock::now() - begin);
+  const double took = seconds(Steady::now() - begin);
   std::vector<double> all;
   int failed = 0;
   for (const auto& outcome : outcomes) {
