@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances that are killed, restarted or stopped: others go on, errors come soon, blocks come back, and no answer ever
+holds other text than a colocated instance gives.
+
+Two prefillers, two decoders and a proxy serve all tests; a test starts what it killed again, with the same engine_id
+and ports. Most tests speak to P and D themselves, so that they know where a request is when the fault comes.
+"""
+import contextlib
+import http.client
+import json
+import signal
+import threading
+import time
+import unittest
+
+import tandem_processes as tandem
+
+LEASE_TERM_S = 3
+GRACE_S = LEASE_TERM_S / 3  # of a lease whose decoder died
+# Heartbeats tell within two thirds of a term, connecting anew takes at most 5 s; then some for a busy machine.
+FETCH_ERROR_S = 2 * LEASE_TERM_S / 3 + 5 + 8
+FLAGS = ["--max-model-len", "1024", "--block-size", "16", "--kv-lease-term", f"{LEASE_TERM_S}s"]
+PREFILL_FLAGS = [*FLAGS, "--kv-cache-memory-bytes", "32M"]
+SEATS = 2
+DECODE_FLAGS = [*FLAGS, "--kv-cache-memory-bytes", "128M", "--max-num-seqs", SEATS]
+INSTANCES = {  # engine_id: role, flags, policy; one decoder reads over TCP, the other one shared memory
+    "P1": ("kv_producer", PREFILL_FLAGS, "fail"),
+    "P2": ("kv_producer", PREFILL_FLAGS, "fail"),
+    "D1": ("kv_consumer", [*DECODE_FLAGS, "--kv-transport", "tcp"], "fail"),
+    "D2": ("kv_consumer", [*DECODE_FLAGS, "--kv-transport", "shm"], "recompute"),
+}
+SENTENCE = "The old clock in the tower of the town hall strikes every hour, {} times a day. "
+
+
+def prompt(number, sentences=10):
+    return f"Story {number}. " + "".join(SENTENCE.format(number + i) for i in range(sentences)) + "One day"
+
+
+class Background:
+    """A request on a thread of its own; result() has a deadline."""
+
+    def __init__(self, ask):
+        self.started = time.monotonic()
+        self.ended = None
+        self._value = None
+        self._thread = threading.Thread(target=self._run, args=(ask,), daemon=True)
+        self._thread.start()
+
+    def _run(self, ask):
+        try:
+            self._value = ask()
+        except (OSError, http.client.HTTPException) as error:
+            self._value = (0, repr(error))
+        self.ended = time.monotonic()
+
+    def result(self, within_s):
+        """(status, body); status 0 if the connection broke."""
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), f"no answer within {within_s} s"
+        return self._value
+
+
+class Stream:
+    """A streamed answer that is read by hand."""
+
+    def __init__(self, process, body):
+        self.connection = process.connection(timeout_s=30)
+        self.connection.request("POST", "/v1/completions", json.dumps({"stream": True, "temperature": 0, **body}),
+                                {"Content-Type": "application/json"})
+        self.response = self.connection.getresponse()
+        assert self.response.status == 200, self.response.status
+
+    def event(self):
+        """The next event's data, or None at the end."""
+        while line := self.response.readline():
+            if line.startswith(b"data: "):
+                return line[len(b"data: "):].strip().decode()
+        return None
+
+    def close(self):
+        self.response.close()
+        self.connection.close()
+
+
+class Faults(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.ports = {name: (tandem.free_port(), tandem.free_port()) for name in INSTANCES}
+        cls.plain = tandem.serve("plain", *FLAGS[:4], "--kv-cache-memory-bytes", "128M")
+        cls.addClassCleanup(cls.plain.stop)
+        cls.instances = {}
+        for name in INSTANCES:
+            cls.start(name)
+        cls.addClassCleanup(lambda: [instance.stop() for instance in cls.instances.values()])
+        for process in (cls.plain, *cls.instances.values()):
+            process.wait_ready()
+        everyone = list(cls.instances.values())
+        cls.proxy = tandem.proxy(everyone[:2], everyone[2:]).wait_ready()
+        cls.addClassCleanup(cls.proxy.stop)
+        cls.texts = {}
+
+    @classmethod
+    def start(cls, name):
+        role, flags, policy = INSTANCES[name]
+        port, kv_port = cls.ports[name]
+        cls.instances[name] = tandem.serve(name, *flags, role=role, port=port, kv_port=kv_port,
+                                           transfer={"kv_load_failure_policy": policy})
+
+    def setUp(self):
+        for name, instance in self.instances.items():
+            if instance.process.poll() is not None:  # the test before failed half-way
+                self.start(name)
+                self.instances[name].wait_ready()
+        self.name_instances()
+
+    def name_instances(self):
+        self.p1, self.p2, self.d1, self.d2 = (self.instances[name] for name in ("P1", "P2", "D1", "D2"))
+
+    def restart(self, name):
+        self.start(name)
+        self.instances[name].wait_ready()
+        self.name_instances()
+
+    def tearDown(self):
+        for instance in self.instances.values():
+            self.assertIsNone(instance.process.poll(), f"{instance.name} died:\n{instance.log()[-2000:]}")
+            instance.process.send_signal(signal.SIGCONT)
+        # A prefiller that a decoder left without a word waits for the rest of the lease's term.
+        tandem.assert_blocks_come_back(*self.instances.values(), within_s=LEASE_TERM_S + 3)
+        tandem.assert_scores_zero(self.proxy)
+
+    def expected(self, text, max_tokens=8):
+        if (text, max_tokens) not in self.texts:
+            self.texts[text, max_tokens] = self.plain.complete(text, max_tokens=max_tokens)["choices"][0]["text"]
+        return self.texts[text, max_tokens]
+
+    def hand_over(self, prefiller, text):
+        answer = prefiller.complete(text, max_tokens=1, kv_transfer_params={"do_remote_decode": True})
+        self.assertTrue(answer["kv_transfer_params"]["do_remote_prefill"], answer)
+        return answer["kv_transfer_params"]
+
+    def decode(self, decoder, text, params, max_tokens=8, timeout_s=60):
+        return decoder.post("/v1/completions", {"prompt": text, "max_tokens": max_tokens, "temperature": 0,
+                                                "kv_transfer_params": params}, timeout_s=timeout_s)
+
+    def decode_in_background(self, *arguments, **keywords):
+        return Background(lambda: self.decode(*arguments, **keywords))
+
+    def assert_right(self, text, answer, max_tokens=8):
+        status, body = answer
+        self.assertEqual(status, 200, body)
+        self.assertEqual(body["choices"][0]["text"], self.expected(text, max_tokens))
+
+    def assert_proxy_answers(self, count=4):
+        for number in range(count):
+            text = prompt(number)
+            self.assert_right(text, (200, self.proxy.complete(text, max_tokens=8)))
+
+    def fill_seats(self, decoder, count=SEATS):
+        """Long streams in the seats of a decoder: what comes later holds its lease and waits."""
+        body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
+        streams = [Stream(decoder, body) for _ in range(count)]
+        for stream in streams:
+            self.addCleanup(stream.close)
+            stream.event()
+        return streams
+
+    def wait_for_queued(self, decoder):
+        tandem.wait_until(lambda: decoder.metric("vllm:num_requests_waiting") == 1, 10, "the request waits on D")
+
+    # P dies.
+
+    def test_prefiller_killed_while_it_is_held_and_then_while_it_is_fetched_from(self):
+        text = prompt(11)
+        old = self.hand_over(self.p1, text)
+        seats = self.fill_seats(self.d1)
+        held = self.decode_in_background(self.d1, text, self.hand_over(self.p1, text))
+        self.wait_for_queued(self.d1)
+        # D2 asks a prefiller that does not answer any more: its fetch is in flight when P dies.
+        params = self.hand_over(self.p1, text)
+        self.p1.process.send_signal(signal.SIGSTOP)
+        fetching = self.decode_in_background(self.d2, text, params)
+        tandem.wait_until(lambda: self.d2.metric("tandem:requests_waiting_for_remote_kv") == 1, 10, "D2 fetches")
+        self.p1.kill()
+        self.assert_right(text, fetching.result(FETCH_ERROR_S))  # recomputed
+        self.assertEqual(self.d1.get("/health")[0], 200)
+        for stream in seats:
+            self.assertIsNotNone(stream.event(), "a decode of D1 ended when P1 died")
+            stream.close()
+        status, body = held.result(FETCH_ERROR_S)
+        self.assertGreaterEqual(status, 500, body)
+        self.assertIn("P1", body["error"]["message"])
+        self.assert_proxy_answers()
+
+        self.restart("P1")
+        started = time.monotonic()
+        status, body = self.decode(self.d1, text, old)
+        self.assertGreaterEqual(status, 500, body)
+        self.assertIn("restarted", body["error"]["message"])
+        self.assertLess(time.monotonic() - started, 5, "a hand-over of a dead incarnation is refused at once")
+        for decoder in (self.d1, self.d2):
+            self.assert_right(text, self.decode(decoder, text, self.hand_over(self.p1, text)))
+        self.assertEqual(self.d1.metric("tandem:requests_waiting_for_remote_kv"), 0)
+
+    def test_prefiller_stopped_during_a_fetch(self):
+        text, later = prompt(12), prompt(13)
+        for decoder in (self.d1, self.d2):  # one of them gets an error, the other one recomputes
+            with self.subTest(decoder=decoder.name):
+                params = self.hand_over(self.p1, text)
+                stream = Stream(decoder, {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True})
+                self.addCleanup(stream.close)
+                stream.event()
+                # The link between both is up and idle: D learns of the stop only by P's silence.
+                self.assert_right(later, self.decode(decoder, later, self.hand_over(self.p1, later)))
+                self.p1.process.send_signal(signal.SIGSTOP)
+                fetching = self.decode_in_background(decoder, text, params)
+                tandem.wait_until(lambda: decoder.metric("tandem:requests_waiting_for_remote_kv") == 1, 10, "a fetch")
+                while fetching.ended is None:
+                    self.assertLess(time.monotonic() - fetching.started, FETCH_ERROR_S, "the fetch has no end")
+                    self.assertEqual(decoder.get("/health", timeout_s=5)[0], 200)
+                    for _ in range(5):
+                        self.assertIsNotNone(stream.event(), "another decode stopped")
+                status, body = fetching.result(1)
+                if decoder is self.d1:
+                    self.assertGreaterEqual(status, 500, body)
+                else:
+                    self.assert_right(text, (status, body))
+                stream.close()
+                self.p1.process.send_signal(signal.SIGCONT)
+                self.assert_right(text, self.decode(decoder, text, self.hand_over(self.p1, text)))
+
+    # D dies.
+
+    def test_decoder_killed_in_mid_stream_and_while_it_holds_a_lease(self):
+        way = tandem.proxy([self.p1], [self.d1]).wait_ready()  # to this decoder and no other
+        self.addCleanup(way.stop)
+        stream = Stream(way, {"prompt": prompt(15), "max_tokens": 700, "ignore_eos": True})
+        self.addCleanup(stream.close)
+        stream.event()
+        held_text = prompt(14)
+        seats = self.fill_seats(self.d1, SEATS - 1)
+        held = self.decode_in_background(self.d1, held_text, self.hand_over(self.p1, held_text))
+        self.wait_for_queued(self.d1)
+        self.assertEqual(self.p1.metric("tandem:kv_leases_open"), 1)
+        died = self.p1.metric("tandem:kv_lease_ends_total", reason="peer_died")
+        self.d1.kill()
+        tandem.assert_blocks_come_back(self.p1, within_s=GRACE_S + 1.5)
+        self.assertEqual(self.p1.metric("tandem:kv_lease_ends_total", reason="peer_died"), died + 1)
+        self.assertEqual(held.result(5)[0], 0)
+        for seat in seats:
+            seat.close()
+        events = []
+        with contextlib.suppress(http.client.HTTPException, ConnectionError):
+            while (event := stream.event()) not in (None, "[DONE]"):
+                events.append(event)
+        self.assertNotIn('"finish_reason":"', "".join(events).replace(" ", ""), "a broken answer must not look whole")
+        self.assertIn("error", json.loads(events[-1]))
+        stream.close()
+        self.assert_proxy_answers()
+        tandem.assert_scores_zero(way)
+
+        self.restart("D1")
+        for prefiller in (self.p1, self.p2):
+            text = prompt(16)
+            self.assert_right(text, self.decode(self.d1, text, self.hand_over(prefiller, text)))
+        self.assert_proxy_answers()
+
+    # One of two.
+
+    def load(self, stop):
+        """Eight clients that ask the proxy until `stop` is set; [(started, prompt, status, body)]."""
+        answers = []
+
+        def client(number):
+            while not stop.is_set():
+                text = prompt(number)
+                started = time.monotonic()
+                try:
+                    status, body = self.proxy.post(
+                        "/v1/completions", {"prompt": text, "max_tokens": 8, "temperature": 0}, timeout_s=60)
+                except (OSError, http.client.HTTPException) as error:
+                    status, body = 0, repr(error)
+                answers.append((started, text, status, body))
+
+        clients = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(8)]
+        for one in clients:
+            one.start()
+        return answers, clients
+
+    def kill_under_load(self, name):
+        for number in range(8):
+            self.expected(prompt(number))
+        stop = threading.Event()
+        answers, clients = self.load(stop)
+        try:
+            tandem.wait_until(lambda: len(answers) >= 12, 60, "a dozen answers before the kill")
+            killed = time.monotonic()
+            self.instances[name].kill()
+            tandem.wait_until(lambda: sum(answer[0] > killed for answer in answers) >= 16, 60, "answers after the kill")
+        finally:
+            stop.set()
+            for client in clients:
+                client.join(70)
+                self.assertFalse(client.is_alive(), "a client got no answer")
+        for started, text, status, body in answers:
+            if status == 200:
+                self.assert_right(text, (status, body))
+            else:
+                self.assertLess(started, killed, f"a request that came after the kill failed: {status} {body}")
+                self.assertNotEqual(status, 0, f"the proxy owes an answer: {body}")
+        self.restart(name)
+        self.assert_proxy_answers()
+
+    def test_one_of_two_prefillers_killed_under_load(self):
+        self.kill_under_load("P1")
+
+    def test_one_of_two_decoders_killed_under_load(self):
+        self.kill_under_load("D1")
+
+    # The lease runs out.
+
+    def test_lease_that_ends_before_it_is_read(self):
+        text = prompt(17)
+        decoders = (self.d1, self.d2)
+        for held in (True, False):  # D knew the lease before it was stopped, or got the request only afterwards
+            with self.subTest(held=held):
+                seats = [seat for decoder in decoders for seat in (self.fill_seats(decoder) if held else ())]
+                params = [self.hand_over(self.p1, text) for _ in decoders]
+                expired = self.lease_ends()
+                if not held:
+                    self.stop_all(decoders)
+                waiting = [self.decode_in_background(decoder, text, one) for decoder, one in zip(decoders, params)]
+                if held:
+                    for decoder in decoders:
+                        self.wait_for_queued(decoder)
+                    self.stop_all(decoders)
+                tandem.wait_until(lambda: self.lease_ends() == expired + 2, LEASE_TERM_S + 3, "both leases end")
+                self.overwrite(self.p1)
+                for decoder in decoders:
+                    decoder.process.send_signal(signal.SIGCONT)
+                for seat in seats:
+                    seat.close()
+                status, body = waiting[0].result(FETCH_ERROR_S)
+                self.assertGreaterEqual(status, 500, body)
+                self.assertIn("lease", body["error"]["message"])
+                self.assert_right(text, waiting[1].result(FETCH_ERROR_S))
+                for decoder in decoders:
+                    self.assert_right(text, self.decode(decoder, text, self.hand_over(self.p1, text)))
+                    self.assertEqual(decoder.post("/reset_prefix_cache", {})[0], 200)
+
+    def lease_ends(self):
+        return sum(self.p1.metric("tandem:kv_lease_ends_total", reason=reason) for reason in ("expired", "peer_died"))
+
+    def stop_all(self, instances):
+        for instance in instances:
+            self.addCleanup(instance.process.send_signal, signal.SIGCONT)
+            instance.process.send_signal(signal.SIGSTOP)
+
+    def overwrite(self, prefiller):
+        """Other prompts take every block of P."""
+        for number in (100, 200):
+            prefiller.complete(prompt(number, sentences=45), max_tokens=1)
+
+    # The wrong hand-over.
+
+    def test_hand_over_of_another_prompt(self):
+        ours, other = prompt(31), prompt(32)  # of the same number of tokens
+        status, body = self.decode(self.d1, ours, self.hand_over(self.p1, other))
+        self.assertGreaterEqual(status, 500, body)
+        self.assertIn("another prompt", body["error"]["message"])
+        self.assert_right(ours, self.decode(self.d2, ours, self.hand_over(self.p1, other)))
+
+    # Repetition.
+
+    def test_abort_and_normal_in_turn(self):
+        for number in range(20):
+            stream = None
+            if number % 2:
+                stream = Stream(self.proxy, {"prompt": prompt(number), "max_tokens": 500, "ignore_eos": True})
+                stream.event()
+                stream.close()
+            else:
+                connection = self.proxy.connection()
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt(number), "max_tokens": 500}),
+                                   {"Content-Type": "application/json"})
+                time.sleep(0.01 * number)
+                connection.close()
+            text = prompt(number % 3)
+            self.assert_right(text, (200, self.proxy.complete(text, max_tokens=8)))
+
+    def test_the_same_long_prompt_many_times(self):
+        text = prompt(18, sentences=40)
+        hits = self.d1.metric("vllm:prefix_cache_hits_total")
+        for number in range(30):
+            self.assert_right(text, self.decode(self.d1, text, self.hand_over(self.p1, text), max_tokens=4), 4)
+            self.assertEqual(self.d1.metric("tandem:kv_blocks", state="used"), 0, f"after {number + 1}")
+        self.assertGreater(self.d1.metric("vllm:prefix_cache_hits_total") - hits, 29 * 600)
+        tandem.assert_blocks_come_back(self.p1, self.d1)
+
+
+if __name__ == "__main__":
+    unittest.main()
