@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "api/handed_over.h"
 #include "api/sampling_fields.h"
 #include "config/serve_config.h"
 #include "engine/engine.h"
@@ -50,6 +51,7 @@ struct Context {
   /// Text longer than this many bytes cannot fit into max_model_len tokens, whatever it says: refused untokenised.
   std::size_t max_text_bytes = 0;
   std::int64_t in_flight = 0;  ///< generation requests being answered
+  HandedOver handed_over;
 
  private:
   std::mutex random_mutex_;

@@ -98,6 +98,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     }
     net::HttpResponse response(200, "application/json", format_->whole(choices_));
     if (job_.timing) response.headers.set("X-Tandem-Timing", timing_json(choices_));
+    context_->handed_over.remember(job_.base_id, leases());
     auto sent = co_await send(context_, exchange_, std::move(response));
     if (!sent) give_up_handovers();
   }
@@ -178,8 +179,14 @@ class Answering : public std::enable_shared_from_this<Answering> {
 
   /// Nobody will read the answer: no decoder will fetch this KV.
   void give_up_handovers() {
+    for (const transfer::LeaseId lease : leases()) context_->engine().release_lease(lease);
+  }
+
+  std::vector<transfer::LeaseId> leases() const {
+    std::vector<transfer::LeaseId> leases;
     for (const Choice& choice : choices_)
-      if (choice.handover) context_->engine().release_lease(choice.handover->lease);
+      if (choice.handover) leases.push_back(choice.handover->lease);
+    return leases;
   }
 
   ContextPtr context_;

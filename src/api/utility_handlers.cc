@@ -88,7 +88,8 @@ Outcome<std::string> detokenize_json(const Context& context, const net::HttpRequ
   return writer.take();
 }
 
-/// Ends the leases that the body names. True if there was one.
+/// Ends the leases that the body names, or, without kv_transfer_params, those that the answer to the request of this
+/// X-Request-Id carried. True if there was one.
 Outcome<std::string> release_json(const Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const json::object object, read_json_body(request));
   TANDEM_ASSIGN(const KvParams params, read_kv_params(Fields(object)));
@@ -97,6 +98,13 @@ Outcome<std::string> release_json(const Context& context, const net::HttpRequest
     if (!handover || !context.produces_kv()) continue;
     context.engine().release_lease(handover->lease);
     released = true;
+  }
+  const auto id = request.headers.find("x-request-id");
+  if (params.remote_prefill.empty() && id) {
+    for (const transfer::LeaseId lease : context.handed_over.find(std::string(*id))) {
+      context.engine().release_lease(lease);
+      released = true;
+    }
   }
   JsonWriter writer;
   writer.begin_object().member("released", released).end_object();

@@ -60,7 +60,7 @@ net::Task<void> release_lease(std::shared_ptr<ProxyContext> context, std::shared
   for (int attempt = 0; attempt < kTries; ++attempt) {
     net::ClientRequest request("POST", "/tandem/release");
     request.headers = headers;
-    request.body = fmt::format(R"({{"kv_transfer_params":{}}})", params);
+    request.body = params.empty() ? "{}" : fmt::format(R"({{"kv_transfer_params":{}}})", params);
     const int status = co_await post_release(prefiller, std::move(request), problem);
     if (status >= 200 && status < 300) {
       context->metrics.releases_ok.add();

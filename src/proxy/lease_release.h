@@ -14,7 +14,8 @@ namespace tandem::proxy {
 class PrefillLease {
  public:
   PrefillLease() {}
-  /// `params`: raw JSON of kv_transfer_params. `headers`: for the release request (authorisation, request id).
+  /// `params`: raw JSON of kv_transfer_params; empty if the answer that brings them was not awaited: the prefiller then
+  /// knows by X-Request-Id what it handed over. `headers`: for the release request (authorisation, request id).
   PrefillLease(std::shared_ptr<ProxyContext> context, std::shared_ptr<Instance> prefiller, std::string params,
                net::Headers headers);
   PrefillLease(PrefillLease&& other) noexcept = default;
@@ -23,8 +24,8 @@ class PrefillLease {
 
   /// A decoder has the KV: nothing is to be released any more.
   void taken() { prefiller_.reset(); }
-  /// Tells the prefiller, in the background: POST /tandem/release {"kv_transfer_params": ...}, a few short tries.
-  /// Instances that do not know the endpoint (404, 405, 501) are left to their own timeouts.
+  /// Tells the prefiller, in the background: POST /tandem/release {"kv_transfer_params": ...} (or {}), a few short
+  /// tries. Instances that do not know the endpoint (404, 405, 501) are left to their own timeouts.
   void release();
 
  private:

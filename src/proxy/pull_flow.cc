@@ -117,7 +117,12 @@ net::Task<PullFlow::Next> PullFlow::ask_prefiller(std::shared_ptr<Instance> pref
   net::Headers release_headers = request.headers;
   const auto timeouts = prefill_timeouts(context_->config);
   auto answer = co_await prefiller->client->send(std::move(request), timeouts, cancel_);
-  if (cancel_.cancelled()) co_return client_left("during prefill");
+  // An answer that was on its way when the client left has a lease that we shall never see.
+  const auto left_during_prefill = [&] {
+    PrefillLease(context_, prefiller, std::string(), std::move(release_headers)).release();
+    return client_left("during prefill");
+  };
+  if (cancel_.cancelled()) co_return left_during_prefill();
   if (!answer) co_return failed(*prefiller, answer.error());
   const int status = (*answer)->status();
   if (status < 200 || status >= 300) {
@@ -125,7 +130,7 @@ net::Task<PullFlow::Next> PullFlow::ask_prefiller(std::shared_ptr<Instance> pref
     co_return next;
   }
   auto text = co_await (*answer)->read_all(kMostPrefillAnswer);
-  if (!text && cancel_.cancelled()) co_return client_left("during prefill");
+  if (!text && cancel_.cancelled()) co_return left_during_prefill();
   if (!text) co_return failed(*prefiller, text.error());
   auto params = kv_params_of(*text);
   if (!params) co_return failed(*prefiller, params.error());

@@ -347,6 +347,23 @@ TEST_F(ServiceTest, PrefillersHandOverEveryPrompt) {
   EXPECT_THAT(engine_.released(), SizeIs(2));
 }
 
+TEST_F(ServiceTest, AProxyThatMissedTheAnswerReleasesByRequestId) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kProducer);
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.tokens = {5};
+    output.finish = FinishReason::kLength;
+    output.handover = test::test_handover(9);
+    engine_.emit(index, output);
+  };
+  const std::string id = "X-Request-Id: abc\r\n";
+  ask("/v1/completions", R"({"prompt":"a","kv_transfer_params":{"do_remote_decode":true}})", id);
+  EXPECT_EQ(body_of(ask("/tandem/release", "{}", "X-Request-Id: another\r\n")), R"({"released":false})");
+  EXPECT_EQ(body_of(ask("/tandem/release", "{}", id)), R"({"released":true})");
+  ASSERT_THAT(engine_.released(), SizeIs(1));
+  EXPECT_EQ(engine_.released()[0].id, 9U);
+}
+
 TEST_F(ServiceTest, HandoversThatNobodyReceivesAreGivenUp) {
   config_.kv_transfer = test::test_kv(config::KvRole::kProducer);
   engine_.script = {};

@@ -33,6 +33,10 @@ TEST_F(ProxyClientGoneTest, DuringPrefill) {
   EXPECT_TRUE(all_scores_zero());
   EXPECT_TRUE(d().requests().empty());
   EXPECT_EQ(p().requests().size(), 1U) << "nothing is retried for nobody";
+  // The prefiller's answer may have been on its way: it is told to give up what it handed over, by the request's id.
+  ASSERT_TRUE(eventually([this] { return p().releases().size() == 1; }));
+  EXPECT_EQ(p().releases()[0].body, "{}");
+  EXPECT_EQ(p().releases()[0].headers.find("x-request-id"), p().requests()[0].headers.find("x-request-id"));
   EXPECT_EQ(gone(), 1);
 }
 
