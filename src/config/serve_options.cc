@@ -317,7 +317,7 @@ void ServeOptions::add_accepted(FlagList& flags) {
   flags.ignored("--enable-eplb", Arity::kNone, "the model has no experts");
   flags.ignored("--eplb-config", Arity::kOne, "the model has no experts");
   flags.ignored("--enable-chunked-prefill", Arity::kNone, always);
-  flags.ignored("--async-scheduling", Arity::kNone, always);
+  flags.ignored("--async-scheduling", Arity::kNone, "a step is planned when the one before it is done");
   flags.ignored("--swap-space", Arity::kOne, "KV is never swapped");
   flags.ignored("--cpu-offload-gb", Arity::kOne, "everything is on the CPU");
   flags.ignored("--use-v2-block-manager", Arity::kNone, always);
@@ -330,7 +330,7 @@ void ServeOptions::add_accepted(FlagList& flags) {
   flags.ignored("--max-log-len", Arity::kOne, "prompts are not logged");
   flags.ignored("--limit-mm-per-prompt", Arity::kOne, "models here read text only");
   flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
-  flags.ignored("--max-parallel-loading-workers", Arity::kOne, always);
+  flags.ignored("--max-parallel-loading-workers", Arity::kOne, "the compute threads load the weights");
   flags.ignored("--disable-fastapi-docs", Arity::kNone, "there are no such pages");
 }
 
