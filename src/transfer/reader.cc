@@ -139,9 +139,9 @@ void Reader::request(Active& active) {
 
 void Reader::on_message(OwnerLink& link, wire::Message message) {
   if (auto* blocks = std::get_if<wire::GrantBlocks>(&message)) return on_grant_blocks(link, std::move(*blocks));
-  if (const auto* grant = std::get_if<wire::Grant>(&message)) return on_grant(*grant);
+  if (const auto* grant = std::get_if<wire::Grant>(&message)) return on_grant(link, *grant);
   if (const auto* error = std::get_if<wire::FetchError>(&message)) {
-    Active* active = find(error->fetch);
+    Active* active = find(error->fetch, link);
     if (active != nullptr) fail(*active, Status(error->code, error->message, Scope::kTransfer));
     return;
   }
@@ -169,10 +169,10 @@ void Reader::on_lease_ended(OwnerLink& link, std::uint64_t lease, wire::Ended re
   }
 }
 
-void Reader::on_grant(const wire::Grant& grant) {
-  Active* active = find(grant.fetch);
+void Reader::on_grant(const OwnerLink& link, const wire::Grant& grant) {
+  Active* active = find(grant.fetch, link);
   if (active == nullptr || active->phase != Phase::kGranting || active->granted) return;
-  const kv::Layout& theirs = active->link->owner().layout;
+  const kv::Layout& theirs = link.owner().layout;
   const auto first = active->fetch.first_token / theirs.block_size;
   const auto last = (active->fetch.end_token - 1) / theirs.block_size;
   if (grant.num_blocks != static_cast<std::uint64_t>(last - first + 1) ||
@@ -188,8 +188,8 @@ void Reader::on_grant(const wire::Grant& grant) {
 }
 
 void Reader::on_grant_blocks(OwnerLink& link, wire::GrantBlocks message) {
-  Active* active = find(message.fetch);
-  if (active == nullptr || active->phase != Phase::kGranting || active->link.get() != &link) return;
+  Active* active = find(message.fetch, link);
+  if (active == nullptr || active->phase != Phase::kGranting) return;
   const std::size_t base = static_cast<std::size_t>(active->fetch.first_token / link.owner().layout.block_size);
   const std::vector<kv::BlockId>& promised = active->fetch.source.blocks;
   if (!active->granted || message.first != active->blocks.size() ||
@@ -387,6 +387,11 @@ void Reader::finish(FetchId id, Status status) {
 Reader::Active* Reader::find(FetchId id) {
   const auto found = active_.find(id);
   return found == active_.end() ? nullptr : found->second.get();
+}
+
+Reader::Active* Reader::find(FetchId id, const OwnerLink& from) {
+  Active* active = find(id);
+  return active != nullptr && active->link.get() == &from ? active : nullptr;
 }
 
 void Reader::stop(std::function<void()> stopped) {

@@ -69,7 +69,7 @@ class Reader {
   void request(Active& active);
   void on_message(OwnerLink& link, wire::Message message);
   void on_lease_ended(OwnerLink& link, std::uint64_t lease, wire::Ended reason);
-  void on_grant(const wire::Grant& grant);
+  void on_grant(const OwnerLink& link, const wire::Grant& grant);
   void on_grant_blocks(OwnerLink& link, wire::GrantBlocks message);
   void move(Active& active);
   void on_moved(FetchId id, const Status& status);
@@ -80,6 +80,8 @@ class Reader {
   void on_link_failed(OwnerLink& link, const Status& why);
   void finish(FetchId id, Status status);
   Active* find(FetchId id);
+  /// nullptr also for a fetch from another owner: a peer has a say in its own fetches only.
+  Active* find(FetchId id, const OwnerLink& from);
   /// Names what a fetch was about, for errors.
   static std::string subject(const Active& active);
 

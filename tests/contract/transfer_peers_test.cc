@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include "contract/tcp_relay.h"
 #include "contract/transfer_fixture.h"
 #include "transfer/socket.h"
+#include "transfer/wire.h"
 
 namespace tandem::transfer::test {
 namespace {
@@ -276,6 +278,48 @@ TEST(HostilePeers, NonsenseOnThePortIsSurvived) {
   }
   const auto outcome = pair.d->fetch(pair.p->lease({1}, 8), {2}, 0, 8);
   ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
+}
+
+/// Welcomes the first reader that comes, then says until `over` that its fetches 1 to 8 have failed.
+void end_fetches_of_others(const Socket& listener, std::uint64_t incarnation, const std::atomic<bool>& over) {
+  pollfd ready{listener.fd(), POLLIN, 0};
+  if (poll(&ready, 1, 5000) != 1) return;
+  const Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  wire::Welcome welcome;
+  welcome.identity.engine_id = "other";
+  welcome.identity.incarnation = incarnation;
+  welcome.identity.layout = small_layout();
+  welcome.lease_term_ms = 30'000;
+  std::vector<std::byte> bytes;
+  wire::append_frame(welcome, bytes);
+  while (!over && send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0) {
+    bytes.clear();
+    for (std::uint64_t fetch = 1; fetch <= 8; ++fetch) {
+      wire::append_frame(wire::FetchError{fetch, Code::kInternal, "not mine to say"}, bytes);
+    }
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
+TEST(HostilePeers, APrefillerCannotEndFetchesFromAnother) {
+  auto silent = listen_tcp("127.0.0.1", 0);
+  auto hostile = listen_tcp("127.0.0.1", 0);
+  ASSERT_TRUE(silent && hostile);
+  Pair pair(TransportChoice::kTcp, {}, [](TransferOptions&, TransferOptions& d) { d.connect_timeout = 500ms; });
+  std::atomic<bool> over{false};
+  std::jthread peer([&] { end_fetches_of_others(*hostile, 77, over); });
+  Handover other;
+  other.engine_id = "other";
+  other.host = "127.0.0.1";
+  other.port = bound_port(*hostile);
+  other.lease = {77, 1};
+  pair.d->engine->hold(other);
+  Handover handover = pair.p->lease({1}, 4);
+  handover.port = bound_port(*silent);
+  const auto outcome = pair.d->fetch(handover, {2}, 0, 4);
+  EXPECT_FALSE(outcome->wait());
+  EXPECT_THAT(outcome->wait().error().message(), HasSubstr("within 500 ms"));
+  over = true;
 }
 
 class CutWire : public ::testing::TestWithParam<int> {};
