@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
+#include "model/hf_metadata.h"
 #include "worker/model_worker.h"
 #include "worker/stub_worker.h"
 
@@ -64,14 +65,8 @@ Result<model::GenerationDefaults> read_generation_folder(const std::string& fold
   const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
   TANDEM_ASSIGN(const json::value value, read_json_file(path, JsonLimits{.max_depth = 32, .max_bytes = 1U << 20}));
   if (!value.is_object()) return Status(Code::kInvalidArgument, path + ": expected a JSON object");
-  const json::object& object = value.as_object();
-  model::GenerationDefaults defaults;
-  TANDEM_ASSIGN(defaults.temperature, json_double(object, "temperature"));
-  TANDEM_ASSIGN(defaults.top_p, json_double(object, "top_p"));
-  TANDEM_ASSIGN(defaults.min_p, json_double(object, "min_p"));
-  TANDEM_ASSIGN(defaults.repetition_penalty, json_double(object, "repetition_penalty"));
-  TANDEM_ASSIGN(defaults.top_k, json_int(object, "top_k"));
-  TANDEM_ASSIGN(defaults.max_new_tokens, json_int(object, "max_new_tokens"));
+  auto defaults = model::parse_generation_config(value.as_object());
+  if (!defaults) return defaults.error().context(path);
   return defaults;
 }
 
