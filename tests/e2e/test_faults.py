@@ -112,6 +112,7 @@ class Faults(unittest.TestCase):
                 self.start(name)
                 self.instances[name].wait_ready()
         self.name_instances()
+        self.addCleanup(self.check_all_come_back)  # runs last, after the streams of the test are closed
 
     def name_instances(self):
         self.p1, self.p2, self.d1, self.d2 = (self.instances[name] for name in ("P1", "P2", "D1", "D2"))
@@ -121,7 +122,7 @@ class Faults(unittest.TestCase):
         self.instances[name].wait_ready()
         self.name_instances()
 
-    def tearDown(self):
+    def check_all_come_back(self):
         for instance in self.instances.values():
             self.assertIsNone(instance.process.poll(), f"{instance.name} died:\n{instance.log()[-2000:]}")
             instance.process.send_signal(signal.SIGCONT)
