@@ -99,7 +99,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     net::HttpResponse response(200, "application/json", format_->whole(choices_));
     if (job_.timing) response.headers.set("X-Tandem-Timing", timing_json(choices_));
     context_->handed_over.remember(job_.base_id, leases());
-    auto sent = co_await send(context_, exchange_, std::move(response));
+    const bool sent = co_await send(context_, exchange_, std::move(response));
     if (!sent) give_up_handovers();
   }
 
@@ -168,7 +168,8 @@ class Answering : public std::enable_shared_from_this<Answering> {
     }
     std::string done(kDone);
     if (!co_await write(std::move(done))) co_return;
-    co_await exchange_->end_stream();
+    const auto ended = co_await exchange_->end_stream();
+    if (!ended) log::debug("request {}: {}", job_.id, ended.error().message());
   }
 
   void fail(const Status& error) {

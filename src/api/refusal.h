@@ -51,6 +51,7 @@ class [[nodiscard]] Outcome {
   const T& operator*() const& { return const_cast<Outcome*>(this)->checked(); }
   T&& operator*() && { return std::move(checked()); }
   T* operator->() { return &checked(); }
+  const T* operator->() const { return &const_cast<Outcome*>(this)->checked(); }
   const Refusal& error() const { return *refusal_; }
 
  private:

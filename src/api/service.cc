@@ -24,7 +24,8 @@ net::Task<void> handle_preflight(ContextPtr, ExchangePtr exchange) {
   response.headers.set("Access-Control-Allow-Origin", "*");
   response.headers.set("Access-Control-Allow-Methods", "*");
   response.headers.set("Access-Control-Allow-Headers", "*");
-  co_await exchange->respond(std::move(response));
+  const auto sent = co_await exchange->respond(std::move(response));
+  if (!sent) log::debug("{}: {}", exchange->request().path, sent.error().message());
 }
 
 /// Keeps what a library throws inside this part: the client gets a 500, or a broken stream if it already has a head.
@@ -43,7 +44,8 @@ net::Task<void> guarded(Endpoint endpoint, ContextPtr context, ExchangePtr excha
   }
   const Refusal refusal(500, "InternalServerError", thrown);
   net::HttpResponse response = error_response(refusal);
-  co_await exchange->respond(std::move(response));
+  const auto sent = co_await exchange->respond(std::move(response));
+  if (!sent) log::debug("{}: {}", exchange->request().path, sent.error().message());
 }
 
 struct Route {

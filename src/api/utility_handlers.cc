@@ -136,7 +136,7 @@ void add_common_headers(const Context&, const net::HttpRequest& request, net::He
   if (request.headers.find("origin")) headers.set("Access-Control-Allow-Origin", "*");
 }
 
-net::Task<Result<void>> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response) {
+net::Task<bool> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response) {
   const net::HttpRequest& request = exchange->request();
   add_common_headers(*context, request, response.headers);
   if (context->config.enable_request_id_headers) {
@@ -144,7 +144,7 @@ net::Task<Result<void>> send(ContextPtr context, ExchangePtr exchange, net::Http
     response.headers.set("X-Request-Id", id ? std::string(*id) : context->random_hex(32));
   }
   auto sent = co_await exchange->respond(std::move(response));
-  co_return sent;
+  co_return static_cast<bool>(sent);
 }
 
 net::Task<void> handle_models(ContextPtr context, ExchangePtr exchange) {
