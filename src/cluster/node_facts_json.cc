@@ -193,7 +193,8 @@ Result<NodeFacts> read_facts(const json::object& object) {
 json::object probes_request_json(const ProbesRequest& request) {
   json::array devices, peers;
   for (const int device : request.devices) devices.emplace_back(device);
-  for (const auto& [host, port] : request.peers) peers.push_back(json::object{{"host", host}, {"port", port}});
+  for (const auto& [host, port] : request.peers)
+    peers.push_back(json::object{{"host", host}, {"port", std::int64_t{port}}});
   return {{"ask", "probes"},
           {"devices", std::move(devices)},
           {"ping_addresses", strings_json(request.ping_addresses)},
