@@ -4,7 +4,9 @@
 #pragma once
 
 #include "base/status.h"
+#include "config/check_config.h"
 #include "config/proxy_config.h"
+#include "config/ranktable_config.h"
 #include "config/serve_config.h"
 #include "config/up_config.h"
 
@@ -13,5 +15,8 @@ namespace tandem::app {
 Result<void> run_serve(const config::ServeConfig& config);
 Result<void> run_proxy(const config::ProxyConfig& config);
 Result<void> run_up(const config::UpConfig& config);
+Result<void> run_ranktable(const config::RanktableConfig& config);
+Result<void> run_check_network(const config::CheckNetworkConfig& config);
+Result<void> run_check_agent(const config::CheckAgentConfig& config);
 
 }  // namespace tandem::app

@@ -57,6 +57,18 @@ struct Runner {
     start_log(up.log_level, notes);
     return tandem::app::run_up(up);
   }
+  Result<void> operator()(const config::RanktableConfig& ranktable) const {
+    start_log("info", notes);
+    return tandem::app::run_ranktable(ranktable);
+  }
+  Result<void> operator()(const config::CheckNetworkConfig& check) const {
+    start_log("info", notes);
+    return tandem::app::run_check_network(check);
+  }
+  Result<void> operator()(const config::CheckAgentConfig& agent) const {
+    start_log("info", notes);
+    return tandem::app::run_check_agent(agent);
+  }
 };
 
 /// Longest first line of a message: failures are one line, whatever a file or a peer put into them.

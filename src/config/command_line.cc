@@ -100,6 +100,9 @@ constexpr std::string_view kOverview =
     "  serve   one instance: OpenAI endpoints over a model; prefiller, decoder or both\n"
     "  proxy   pairs prefillers and decoders behind one address\n"
     "  up      a whole deployment on this machine\n"
+    "  ranktable       the rank table of an Ascend cluster: make, merge, check\n"
+    "  check network   links, addresses and ways between all devices and hosts, as one table\n"
+    "  check agent     answers check network from another node\n"
     "\n"
     "  --version   print the version\n"
     "  --help      print this text\n";
@@ -149,11 +152,50 @@ Result<CommandLine> parse_up(std::span<const std::string> arguments) {
   return line;
 }
 
+/// Commands whose options need no more than flags and the environment.
+template <class Options>
+Result<CommandLine> parse_plain(std::string name, std::string about, std::span<const std::string> arguments,
+                                const Environment& environment) {
+  CommandLine line;
+  Command command(std::move(name), std::move(about), line.notes);
+  Options options(command.flags, environment);
+  TANDEM_ASSIGN(auto given, command.parse(arguments));
+  if (!given) {
+    line.command = Text{command.help()};
+    return line;
+  }
+  given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
+  TANDEM_ASSIGN(line.command, options.finish(given->positional));
+  return line;
+}
+
+Result<CommandLine> parse_ranktable(std::span<const std::string> arguments, const Environment& environment) {
+  return parse_plain<RanktableOptions>(
+      "ranktable", "Makes the rank table of a deployment, merges the shares of its nodes, or checks one.", arguments,
+      environment);
+}
+
+Result<CommandLine> parse_check(std::span<const std::string> arguments, const Environment& environment) {
+  const std::string what = arguments.empty() ? "" : arguments[0];
+  if (what == "network")
+    return parse_plain<CheckNetworkOptions>(
+        "check network", "Checks the network of all nodes, devices and hosts; exit code 0 only if all is well.",
+        arguments.subspan(1), environment);
+  if (what == "agent")
+    return parse_plain<CheckAgentOptions>("check agent", "Answers `tandem check network` that runs on another node.",
+                                          arguments.subspan(1), environment);
+  if (what == "--help" || what == "-h")
+    return CommandLine{Text{"Usage: tandem check network [FLAGS]\n       tandem check agent [FLAGS]\n"}, {}};
+  return invalid(
+      fmt::format("check: expected network or agent, found {}", what.empty() ? "nothing" : "'" + what + "'"));
+}
+
 }  // namespace
 
 Result<CommandLine> parse_command_line(std::span<const std::string> arguments, const Environment& environment) {
-  static const std::vector<std::string> kCommands = {"serve", "proxy", "up"};
-  if (arguments.empty()) return invalid("a command is missing; expected serve, proxy or up (tandem --help tells more)");
+  static const std::vector<std::string> kCommands = {"serve", "proxy", "up", "ranktable", "check"};
+  if (arguments.empty())
+    return invalid("a command is missing; expected serve, proxy, up, ranktable or check (tandem --help tells more)");
   const std::string& name = arguments[0];
   if (name == "--help" || name == "-h" || name == "help") return CommandLine{Text{std::string(kOverview)}, {}};
   if (name == "--version" || name == "-v" || name == "-V")
@@ -163,8 +205,10 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
     if (name == "serve") return parse_serve(rest, environment);
     if (name == "proxy") return parse_proxy(rest);
     if (name == "up") return parse_up(rest);
+    if (name == "ranktable") return parse_ranktable(rest, environment);
+    if (name == "check") return parse_check(rest, environment);
     const std::string near = nearest_name(name, kCommands);
-    return invalid(fmt::format("unknown command '{}'{}; expected serve, proxy or up", name,
+    return invalid(fmt::format("unknown command '{}'{}; expected serve, proxy, up, ranktable or check", name,
                                near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
   }();
   return line;

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "config/check_config.h"
 #include "config/flag_list.h"
 #include "config/proxy_config.h"
+#include "config/ranktable_config.h"
 #include "config/serve_config.h"
 #include "config/up_config.h"
 
@@ -60,6 +62,36 @@ class UpOptions {
 
  private:
   UpConfig config_;
+};
+
+class RanktableOptions {
+ public:
+  RanktableOptions(FlagList& flags, const Environment& environment);
+  Result<RanktableConfig> finish(const std::vector<std::string>& positional);
+
+ private:
+  RanktableConfig config_;
+};
+
+/// `tandem check network`.
+class CheckNetworkOptions {
+ public:
+  CheckNetworkOptions(FlagList& flags, const Environment& environment);
+  Result<CheckNetworkConfig> finish(const std::vector<std::string>& positional);
+
+ private:
+  CheckNetworkConfig config_;
+  std::uint16_t port_ = kDefaultAgentPort;
+};
+
+/// `tandem check agent`.
+class CheckAgentOptions {
+ public:
+  CheckAgentOptions(FlagList& flags, const Environment& environment);
+  Result<CheckAgentConfig> finish(const std::vector<std::string>& positional);
+
+ private:
+  CheckAgentConfig config_;
 };
 
 }  // namespace tandem::config
