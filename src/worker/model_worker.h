@@ -41,10 +41,10 @@ std::int32_t blocks_for_bytes(const kv::Layout& layout, std::size_t bytes);
 
 class ModelWorker final : public Worker {
  public:
-  /// Loads `checkpoint` (only used during the call), makes the KV memory and runs one warm-up pass; returns when the
-  /// worker is ready. `progress` (may be empty) gets the share of the weights that is loaded, on the runner thread.
-  /// Errors: whatever is wrong with the checkpoint; resource_exhausted if the KV memory cannot be had or would not hold
-  /// one block; internal if the warm-up's logits are not finite.
+  /// Loads `checkpoint` (it must outlive the worker: embedding rows are read from its files), makes the KV memory and
+  /// runs one warm-up pass; returns when the worker is ready. `progress` (may be empty) gets the share of the weights
+  /// that is loaded, on the runner thread. Errors: whatever is wrong with the checkpoint; resource_exhausted if the KV
+  /// memory cannot be had or would not hold one block; internal if the warm-up's logits are not finite.
   static Result<std::unique_ptr<ModelWorker>> create(const model::Checkpoint& checkpoint, ModelWorkerOptions options,
                                                      const std::function<void(double)>& progress = {});
 
