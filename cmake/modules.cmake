@@ -1,26 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Leaves out sources that do not exist yet, with a warning.
-function(tandem_present_sources out sources)
-  set(present)
-  foreach(source ${sources})
-    if(IS_ABSOLUTE ${source} OR EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source})
-      list(APPEND present ${source})
-    else()
-      message(WARNING "${source} does not exist (yet)")
-    endif()
-  endforeach()
-  if(NOT present)
-    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.cc "int tandem_nothing_here_yet() { return 0; }\n")
-    set(present ${CMAKE_CURRENT_BINARY_DIR}/empty.cc)
-  endif()
-  set(${out} "${present}" PARENT_SCOPE)
-endfunction()
-
 # tandem_module(name SOURCES ... DEPS ... LIBS ...): one part of src/ as a static library tandem_<name>.
 # DEPS are other parts, LIBS are outside libraries (PRIVATE unless PUBLIC_LIBS).
 function(tandem_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBS;PUBLIC_LIBS" ${ARGN})
-  tandem_present_sources(arg_SOURCES "${arg_SOURCES}")
   add_library(tandem_${name} STATIC ${arg_SOURCES})
   target_link_libraries(tandem_${name} PUBLIC tandem_flags ${arg_PUBLIC_LIBS} PRIVATE ${arg_LIBS})
   foreach(dep ${arg_DEPS})
@@ -32,7 +14,6 @@ endfunction()
 # The program's working directory is the repository root.
 function(tandem_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
-  tandem_present_sources(arg_SOURCES "${arg_SOURCES}")
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE tandem_flags ${arg_LIBS} GTest::gmock GTest::gtest_main)
@@ -52,7 +33,6 @@ endfunction()
 # tandem_fuzz(name SOURCES ... DEPS ...): one libFuzzer target, built only with TANDEM_BUILD_FUZZ.
 function(tandem_fuzz name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBS" ${ARGN})
-  tandem_present_sources(arg_SOURCES "${arg_SOURCES}")
   if(NOT TANDEM_BUILD_FUZZ)
     return()
   endif()
