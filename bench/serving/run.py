@@ -165,6 +165,11 @@ def measure(shape, arguments, build, peer):
         stop_sides(sides)
 
 
+def machine_limits(build, threads):
+    return json.loads(subprocess.run([build / "bench/kernels/tandem-limits", str(threads)], check=True,
+                                     capture_output=True, text=True).stdout)
+
+
 def summarise(shape, results, arguments, limits):
     """Rows: tokens/s of each side, their ratio to llama.cpp, and the share of the machine's limit."""
     rows = []
@@ -248,13 +253,12 @@ def main():
 
     began = time.monotonic()
     say("machine limits")
-    measured = json.loads(subprocess.run([build / "bench/kernels/tandem-limits", str(arguments.threads)], check=True,
-                                         capture_output=True, text=True).stdout)
-    limits = measured["limits"][-1]
-    rows, raw = [], {}
-    for shape in arguments.shapes.split(","):
-        raw[shape] = measure(shape, arguments, build, peer)
-        rows += summarise(shape, raw[shape], arguments, limits)
+    measured = [machine_limits(build, arguments.threads)]
+    raw = {shape: measure(shape, arguments, build, peer) for shape in arguments.shapes.split(",")}
+    measured.append(machine_limits(build, arguments.threads))
+    # Other guests of the host, and cores that share their units, make limits lower for minutes: the higher one counts.
+    limits = {name: max(each["limits"][-1][name] for each in measured) for name in measured[0]["limits"][-1]}
+    rows = [row for shape in raw for row in summarise(shape, raw[shape], arguments, limits)]
     print_table(rows, limits, arguments)
     output = ROOT / arguments.json
     output.parent.mkdir(parents=True, exist_ok=True)
