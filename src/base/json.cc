@@ -69,7 +69,7 @@ Result<std::optional<std::int64_t>> json_int(const json::object& object, std::st
       return std::optional(static_cast<std::int64_t>(number));
   }
   if (value->is_string())
-    if (auto number = number_from_text<std::int64_t>(value->as_string())) return std::optional(*number);
+    if (auto number = number_from_text<std::int64_t>(value->as_string())) return number;
   return wrong_type(key, *value, "an integer");
 }
 
@@ -79,7 +79,7 @@ Result<std::optional<double>> json_double(const json::object& object, std::strin
   if (value->is_number()) return std::optional(value->to_number<double>());
   if (value->is_string())
     if (auto number = number_from_text<double>(value->as_string()); number && std::isfinite(*number))
-      return std::optional(*number);
+      return number;
   return wrong_type(key, *value, "a number");
 }
 

@@ -242,8 +242,9 @@ PortFinder kernel_port_finder() {
     const tcp::endpoint endpoint(address, 0);
     // Bound with SO_REUSEADDR and never listening, it keeps the kernel from giving the port to somebody else, while the
     // process that it is for (which sets SO_REUSEADDR too) can bind it.
-    if (!socket.open(endpoint.protocol(), error)) socket.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) socket.bind(endpoint, error);
+    (void)socket.open(endpoint.protocol(), error);
+    if (!error) (void)socket.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) (void)socket.bind(endpoint, error);
     if (error) return Status(Code::kUnavailable, fmt::format("no free port on {}: {}", host, error.message()));
     const std::uint16_t port = socket.local_endpoint().port();
     reserved->sockets.push_back(std::move(socket));

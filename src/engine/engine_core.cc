@@ -47,7 +47,7 @@ EngineCore::EngineCore(const EngineOptions& options, const Environment& environm
 EngineCore::~EngineCore() = default;
 
 void EngineCore::handle(Command command) {
-  std::visit([this](auto&& each) { on(std::move(each)); }, std::move(command));
+  std::visit([this](auto& each) { on(std::move(each)); }, command);
 }
 
 void EngineCore::on(SubmitCommand command) {
