@@ -23,6 +23,8 @@ add_library(tandem_flags INTERFACE)
 target_include_directories(tandem_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
                                               -fno-plt)
+# libstdc++ 12's own std::stable_sort uses what it calls deprecated; only clang says so.
+target_compile_options(tandem_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
 target_compile_definitions(tandem_flags INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports these on correct code of its own and of Boost's headers once it inlines them.
