@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -200,6 +201,52 @@ class Pair:
 
     def transfers(self, transport):
         return self.decode.metric("tandem:kv_transfer_bytes_total", transport=transport)
+
+
+class Background:
+    """A request on a thread of its own; result() has a deadline."""
+
+    def __init__(self, ask):
+        self.started = time.monotonic()
+        self.ended = None
+        self._value = None
+        self._thread = threading.Thread(target=self._run, args=(ask,), daemon=True)
+        self._thread.start()
+
+    def _run(self, ask):
+        try:
+            self._value = ask()
+        except (OSError, http.client.HTTPException) as error:
+            self._value = (0, repr(error))
+        self.ended = time.monotonic()
+
+    def result(self, within_s):
+        """(status, body); status 0 if the connection broke."""
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), f"no answer within {within_s} s"
+        return self._value
+
+
+class Stream:
+    """A streamed answer that is read by hand."""
+
+    def __init__(self, process, body):
+        self.connection = process.connection(timeout_s=30)
+        self.connection.request("POST", "/v1/completions", json.dumps({"stream": True, "temperature": 0, **body}),
+                                {"Content-Type": "application/json"})
+        self.response = self.connection.getresponse()
+        assert self.response.status == 200, self.response.status
+
+    def event(self):
+        """The next event's data, or None at the end."""
+        while line := self.response.readline():
+            if line.startswith(b"data: "):
+                return line[len(b"data: "):].strip().decode()
+        return None
+
+    def close(self):
+        self.response.close()
+        self.connection.close()
 
 
 def assert_blocks_come_back(*instances, within_s=2.0):

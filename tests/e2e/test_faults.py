@@ -36,52 +36,6 @@ def prompt(number, sentences=10):
     return f"Story {number}. " + "".join(SENTENCE.format(number + i) for i in range(sentences)) + "One day"
 
 
-class Background:
-    """A request on a thread of its own; result() has a deadline."""
-
-    def __init__(self, ask):
-        self.started = time.monotonic()
-        self.ended = None
-        self._value = None
-        self._thread = threading.Thread(target=self._run, args=(ask,), daemon=True)
-        self._thread.start()
-
-    def _run(self, ask):
-        try:
-            self._value = ask()
-        except (OSError, http.client.HTTPException) as error:
-            self._value = (0, repr(error))
-        self.ended = time.monotonic()
-
-    def result(self, within_s):
-        """(status, body); status 0 if the connection broke."""
-        self._thread.join(within_s)
-        assert not self._thread.is_alive(), f"no answer within {within_s} s"
-        return self._value
-
-
-class Stream:
-    """A streamed answer that is read by hand."""
-
-    def __init__(self, process, body):
-        self.connection = process.connection(timeout_s=30)
-        self.connection.request("POST", "/v1/completions", json.dumps({"stream": True, "temperature": 0, **body}),
-                                {"Content-Type": "application/json"})
-        self.response = self.connection.getresponse()
-        assert self.response.status == 200, self.response.status
-
-    def event(self):
-        """The next event's data, or None at the end."""
-        while line := self.response.readline():
-            if line.startswith(b"data: "):
-                return line[len(b"data: "):].strip().decode()
-        return None
-
-    def close(self):
-        self.response.close()
-        self.connection.close()
-
-
 class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -145,7 +99,7 @@ class Faults(unittest.TestCase):
                                                 "kv_transfer_params": params}, timeout_s=timeout_s)
 
     def decode_in_background(self, *arguments, **keywords):
-        return Background(lambda: self.decode(*arguments, **keywords))
+        return tandem.Background(lambda: self.decode(*arguments, **keywords))
 
     def assert_right(self, text, answer, max_tokens=8):
         status, body = answer
@@ -160,7 +114,7 @@ class Faults(unittest.TestCase):
     def fill_seats(self, decoder, count=SEATS):
         """Long streams in the seats of a decoder: what comes later holds its lease and waits."""
         body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
-        streams = [Stream(decoder, body) for _ in range(count)]
+        streams = [tandem.Stream(decoder, body) for _ in range(count)]
         for stream in streams:
             self.addCleanup(stream.close)
             stream.event()
@@ -208,7 +162,7 @@ class Faults(unittest.TestCase):
         for decoder in (self.d1, self.d2):  # one of them gets an error, the other one recomputes
             with self.subTest(decoder=decoder.name):
                 params = self.hand_over(self.p1, text)
-                stream = Stream(decoder, {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True})
+                stream = tandem.Stream(decoder, {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True})
                 self.addCleanup(stream.close)
                 stream.event()
                 # The link between both is up and idle: D learns of the stop only by P's silence.
@@ -235,7 +189,7 @@ class Faults(unittest.TestCase):
     def test_decoder_killed_in_mid_stream_and_while_it_holds_a_lease(self):
         way = tandem.proxy([self.p1], [self.d1]).wait_ready()  # to this decoder and no other
         self.addCleanup(way.stop)
-        stream = Stream(way, {"prompt": prompt(15), "max_tokens": 700, "ignore_eos": True})
+        stream = tandem.Stream(way, {"prompt": prompt(15), "max_tokens": 700, "ignore_eos": True})
         self.addCleanup(stream.close)
         stream.event()
         held_text = prompt(14)
@@ -377,7 +331,7 @@ class Faults(unittest.TestCase):
         for number in range(20):
             stream = None
             if number % 2:
-                stream = Stream(self.proxy, {"prompt": prompt(number), "max_tokens": 500, "ignore_eos": True})
+                stream = tandem.Stream(self.proxy, {"prompt": prompt(number), "max_tokens": 500, "ignore_eos": True})
                 stream.event()
                 stream.close()
             else:
