@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memfd behind a rank's KV memory. Layout of the file: [blocks][pad to a page][one 32-bit generation a block].
+// The memfd behind KV memory. Layout of the file: each rank's blocks, padded to a page; one 32-bit generation a block.
 #include "kv/cache_memory.h"
 
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace tandem::kv {
 namespace {
@@ -28,9 +29,9 @@ std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit
 
 /// Bytes of the blocks, or nullopt if a field is not positive or the product does not fit.
 std::optional<std::size_t> checked_bytes(const Layout& layout) {
-  std::size_t total = 2 * element_bytes(layout.element);
-  for (const std::int32_t factor :
-       {layout.num_layers, layout.num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim}) {
+  if (layout.head_dim <= 0) return std::nullopt;
+  std::size_t total = 2 * layout.token_bytes();
+  for (const std::int32_t factor : {layout.num_layers, layout.num_blocks, layout.block_size, layout.num_kv_heads}) {
     if (factor <= 0) return std::nullopt;
     if (total > std::numeric_limits<std::size_t>::max() / 4 / static_cast<std::size_t>(factor)) return std::nullopt;
     total *= static_cast<std::size_t>(factor);
@@ -53,18 +54,27 @@ Status size_error(const Layout& layout, std::size_t bytes, int error) {
 
 }  // namespace
 
-Result<std::unique_ptr<CacheMemory>> CacheMemory::create(const Layout& layout) {
-  const std::optional<std::size_t> block_bytes = checked_bytes(layout);
-  if (!block_bytes || layout.first_kv_head < 0 || layout.total_kv_heads < layout.num_kv_heads ||
-      layout.first_kv_head > layout.total_kv_heads - layout.num_kv_heads) {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("impossible KV layout: {}, heads {}..+{} of {}; every size must be positive",
-                              describe(layout), layout.first_kv_head, layout.num_kv_heads, layout.total_kv_heads),
-                  Scope::kProcess);
+Result<std::unique_ptr<CacheMemory>> CacheMemory::create(std::vector<Layout> ranks) {
+  TANDEM_ASSERT(!ranks.empty(), "KV memory has at least one rank");
+  std::size_t end = 0;
+  for (Layout& layout : ranks) {
+    const std::optional<std::size_t> bytes = checked_bytes(layout);
+    if (!bytes || layout.first_kv_head < 0 || layout.total_kv_heads < layout.num_kv_heads ||
+        layout.first_kv_head > layout.total_kv_heads - layout.num_kv_heads ||
+        *bytes > std::numeric_limits<std::size_t>::max() / 4 - end) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("impossible KV layout: {}, heads {}..+{} of {}; every size must be positive",
+                                describe(layout), layout.first_kv_head, layout.num_kv_heads, layout.total_kv_heads),
+                    Scope::kProcess);
+    }
+    TANDEM_ASSERT(layout.num_blocks == ranks.front().num_blocks, "ranks share their block ids");
+    layout.base = end;
+    end = round_up(end + *bytes, kPage);
   }
   auto memory = std::unique_ptr<CacheMemory>(new CacheMemory());
-  memory->layout_ = layout;
-  memory->generations_offset_ = round_up(*block_bytes, kPage);
+  memory->ranks_ = std::move(ranks);
+  const Layout& layout = memory->layout();
+  memory->generations_offset_ = end;
   const std::size_t counters = static_cast<std::size_t>(layout.num_blocks) * sizeof(std::atomic<std::uint32_t>);
   memory->mapped_bytes_ = round_up(memory->generations_offset_ + counters, kPage);
 

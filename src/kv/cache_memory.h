@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns a rank's KV memory: a memfd mapping that a decoder on the same host can map too, holding the blocks of Layout
-// and, after them, one generation counter a block. The counter grows whenever a block is given to a new owner, so that
-// a reader can tell after a copy whether the block was still the one it was promised.
+// Owns the KV memory of all ranks of a process: one memfd mapping that a decoder on the same host can map too, holding
+// each rank's region (its Layout says where) and, after them, one generation counter a block. Block ids mean the same on
+// every rank. The counter grows whenever a block is given to a new owner, so that a reader can tell after a copy whether
+// the block was still the one it was promised.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "kv/layout.h"
@@ -16,13 +18,18 @@ namespace tandem::kv {
 
 class CacheMemory {
  public:
-  /// Zeroed, page-aligned; huge pages are asked for. An error names the size that could not be had.
-  static Result<std::unique_ptr<CacheMemory>> create(const Layout& layout);
+  /// Zeroed, page-aligned; huge pages are asked for. `ranks` (at least one, all of one model and number of blocks) get
+  /// their `base` here. An error names the size that could not be had.
+  static Result<std::unique_ptr<CacheMemory>> create(std::vector<Layout> ranks);
+  static Result<std::unique_ptr<CacheMemory>> create(const Layout& layout) { return create(std::vector{layout}); }
   ~CacheMemory();
   CacheMemory(const CacheMemory&) = delete;
   CacheMemory& operator=(const CacheMemory&) = delete;
 
-  const Layout& layout() const { return layout_; }
+  std::span<const Layout> ranks() const { return ranks_; }
+  /// What all ranks agree in: blocks, block size, layers, head dimension, element, fingerprint. Heads and base are the
+  /// first rank's.
+  const Layout& layout() const { return ranks_.front(); }
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   /// One counter a block, in the shared mapping.
@@ -34,7 +41,7 @@ class CacheMemory {
 
  private:
   CacheMemory() = default;
-  Layout layout_;
+  std::vector<Layout> ranks_;
   int fd_ = -1;
   std::byte* data_ = nullptr;
   std::size_t mapped_bytes_ = 0;

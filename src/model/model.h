@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -56,8 +57,10 @@ class Model {
   /// Geometry for this model's KV (BF16, or F32 for ComputeType::kFloat32 and float32_rest), fingerprint filled in.
   virtual kv::Layout kv_layout(std::int32_t block_size, std::int32_t num_blocks) const = 0;
   /// Runs one pass: writes the tokens' KV and, for the rows asked for in order of the sequences, logits
-  /// [rows, vocab_size] (float32). `logits` must have room for them. One caller at a time.
-  virtual void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits) = 0;
+  /// [rows, vocab_size] (float32). `logits` must have room for them. `on_layer` (may be empty) hears of each layer once
+  /// its KV is written. One caller at a time.
+  virtual void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits,
+                       const std::function<void(std::int32_t layer)>& on_layer = {}) = 0;
 };
 
 }  // namespace tandem::model

@@ -80,7 +80,9 @@ class Transformer : public Model {
     return layout;
   }
 
-  void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits) override {
+  void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits,
+               const std::function<void(std::int32_t layer)>& on_layer) override {
+    on_layer_ = &on_layer;
     plan(sequences, cache.layout());
     if (num_rows_ == 0) return;
     TANDEM_ASSERT(logits.size() >= wanted_rows_.size() * static_cast<std::size_t>(config_.vocab_size),
@@ -179,6 +181,7 @@ class Transformer : public Model {
               positions_.data(), rope_.cos.data(), rope_.sin.data());
     const kernels::PagedKv view = paged(layer, cache);
     ops_.store_kv(team_, sequences_, k, width, k + kv_size_, width, view);
+    if (*on_layer_) (*on_layer_)(layer);
     float* attended = attended_.get(num_rows_, q_size_);
     if (queries.empty()) return attended;
     const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));

@@ -108,15 +108,14 @@ std::vector<Segment> cut_tokens(const PlanInput& input) {
 class Builder {
  public:
   explicit Builder(const PlanInput& input)
-      : from_element_(kv::element_bytes(input.sources[0].element)),
-        to_element_(kv::element_bytes(input.destination.element)) {}
+      : from_vector_(input.sources[0].token_bytes()), to_vector_(input.destination.token_bytes()) {}
 
   void add(const Copy& copy) {
     plan_.source_bytes += copy.length;
     if (!plan_.copies.empty()) {
       Copy& last = plan_.copies.back();
       if (last.source_rank == copy.source_rank && last.source_offset + last.length == copy.source_offset &&
-          last.destination_offset + last.length / from_element_ * to_element_ == copy.destination_offset) {
+          last.destination_offset + last.length / from_vector_ * to_vector_ == copy.destination_offset) {
         last.length += copy.length;
         return;
       }
@@ -124,13 +123,13 @@ class Builder {
     plan_.copies.push_back(copy);
   }
   Plan take() {
-    plan_.convert = from_element_ != to_element_;
+    plan_.convert = from_vector_ != to_vector_;
     return std::move(plan_);
   }
 
  private:
-  std::size_t from_element_;
-  std::size_t to_element_;
+  std::size_t from_vector_;  // bytes of one token of one head
+  std::size_t to_vector_;
   Plan plan_;
 };
 

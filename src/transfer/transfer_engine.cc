@@ -117,6 +117,16 @@ class EngineImpl final : public TransferEngine {
     return id;
   }
 
+  // BRANCH ONLY: to be implemented before this lands.
+  Handover open_growing_lease(std::int64_t /*num_tokens*/, std::uint64_t /*prompt_hash*/) override { return {}; }
+  void extend(LeaseId /*lease*/, std::vector<kv::BlockId> /*blocks*/) override {}
+  void publish(LeaseId /*lease*/, std::int32_t /*first_layer*/, std::int32_t /*end_layer*/,
+               std::int64_t /*end_token*/) override {}
+  void offer(const Delivery& /*to*/, const Handover& /*source*/, std::function<void(Status)> told) override {
+    told(Status(Code::kUnimplemented, "offer"));
+  }
+  std::pair<FetchId, Delivery> receive(Reception /*reception*/, FetchDone /*done*/) override { return {}; }
+
   void cancel(FetchId fetch) override {
     if (reader_) post([this, fetch] { reader_->cancel(fetch); });
   }

@@ -12,11 +12,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "kv/cache_memory.h"
 #include "obs/metrics.h"
+#include "transfer/delivery.h"
 #include "transfer/handover.h"
 
 namespace tandem::transfer {
@@ -50,6 +52,9 @@ struct TransferOptions {
   std::chrono::milliseconds lease_term{30'000};  ///< renewed by heartbeats every third of it
   std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds fetch_timeout{60'000};  ///< without any progress
+  /// How long a reception waits for its prefiller. The decoder's HTTP call to the metaserver usually says sooner that
+  /// none will come.
+  std::chrono::milliseconds offer_timeout{480'000};
   TransferHooks hooks;
 };
 
@@ -73,6 +78,14 @@ struct Fetch {
   std::int64_t first_token = 0;
   std::int64_t end_token = 0;
 };
+/// Waits for a prefiller's offer and takes the prompt's KV as it is computed (layerwise push).
+struct Reception {
+  std::vector<kv::BlockId> destination;  ///< as in Fetch
+  std::int64_t first_token = 0;
+  std::int64_t end_token = 0;
+  std::int64_t num_tokens = 0;  ///< of the prompt; prompt_hash is over them. What is offered must agree in both.
+  std::uint64_t prompt_hash = 0;
+};
 using FetchId = std::uint64_t;
 /// Called exactly once. On any error, also after cancel(), nothing writes to the destination blocks any more.
 using FetchDone = std::function<void(FetchId, Result<FetchStats>)>;
@@ -93,6 +106,20 @@ class TransferEngine {
   /// Promises `blocks` (already holding KV of num_tokens tokens) for one lease term. The owner must keep a reference to
   /// them until on_lease_end.
   virtual Handover open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens, std::int32_t last_token) = 0;
+  /// A lease on a prompt that is still being computed: blocks come by extend(), their KV by publish(). One term begins
+  /// now; on_lease_end comes for it as for any other. Blocks given to it must keep a reference until then.
+  virtual Handover open_growing_lease(std::int64_t num_tokens, std::uint64_t prompt_hash) = 0;
+  /// The next blocks of the prompt, in order.
+  virtual void extend(LeaseId lease, std::vector<kv::BlockId> blocks) = 0;
+  /// The KV of tokens [0, end_token) in layers [first_layer, end_layer) is computed and stays as it is. Layers advance
+  /// one by one and in any interleaving of chunks that keeps end_token from falling within a layer. Also from the
+  /// worker's thread.
+  virtual void publish(LeaseId lease, std::int32_t first_layer, std::int32_t end_layer, std::int64_t end_token) = 0;
+  /// Tells the decoder of `to` to take its KV from this lease. `told` (transfer thread) hears ok once the decoder has
+  /// accepted, or why it did not within connect_timeout: unreachable, another incarnation, wait given up, or layouts
+  /// that do not fit.
+  virtual void offer(const Delivery& to, const Handover& source, std::function<void(Status)> told) = 0;
+
   /// Ends a lease from the owner's side. on_lease_end is called with kRevoked once no read of it is in flight.
   /// Unknown or ended leases are ignored.
   virtual void revoke(LeaseId lease) = 0;
@@ -106,7 +133,12 @@ class TransferEngine {
   /// Fetches into the destination blocks, verifies checksums and generations, then releases the lease (its hold;
   /// without a hold() before, it holds by itself). At most kMaxFetches at a time, then resource_exhausted.
   virtual FetchId fetch(Fetch fetch, FetchDone done) = 0;
-  /// `done` is still called, with kCancelled unless it had finished.
+  /// The layerwise counterpart of fetch(): waits for an offer() that names the returned Delivery (at most
+  /// offer_timeout), then holds that lease, moves every piece as it is published, verifies it, and releases the lease
+  /// when all of [first_token, end_token) has come in all layers. Ends with an error if the lease ends first, the
+  /// prefiller dies, or nothing moves for fetch_timeout.
+  virtual std::pair<FetchId, Delivery> receive(Reception reception, FetchDone done) = 0;
+  /// Of a fetch or reception. `done` is still called, with kCancelled unless it had finished.
   virtual void cancel(FetchId fetch) = 0;
 
   /// Ends all fetches (kCancelled) and leases (kRevoked), closes sockets, joins threads. Not from a callback.

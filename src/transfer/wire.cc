@@ -128,9 +128,9 @@ void write(Writer& out, const kv::Layout& layout) {
 
 /// Positive sizes whose product cannot overflow, heads inside the model, one block's checksums in a frame.
 bool sane(const kv::Layout& layout) {
-  std::uint64_t bytes = 2 * kv::element_bytes(layout.element);
-  for (const std::int32_t factor :
-       {layout.num_layers, layout.num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim}) {
+  if (layout.head_dim <= 0) return false;
+  std::uint64_t bytes = 2 * layout.token_bytes();
+  for (const std::int32_t factor : {layout.num_layers, layout.num_blocks, layout.block_size, layout.num_kv_heads}) {
     if (factor <= 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(factor), &bytes)) return false;
   }
   if (bytes > (std::uint64_t{1} << 56)) return false;
@@ -146,7 +146,7 @@ kv::Layout read_layout(Reader& in) {
                               &layout.first_kv_head, &layout.num_kv_heads, &layout.head_dim}) {
     *field = in.number<std::int32_t>();
   }
-  layout.element = in.choice(kv::ElementType::kF32);
+  layout.element = in.choice(kv::ElementType::kInt8);
   layout.fingerprint = in.text(kMaxFingerprint);
   if (in.ok() && !sane(layout)) in.fail("has an impossible KV layout");
   return layout;

@@ -122,10 +122,14 @@ Result<StepResult> StubWorker::step(const StepPlan& plan, const std::stop_token&
   if (options_.before_step) {
     if (Status status = options_.before_step(plan); !status.ok()) return status;
   }
-  if (!sleep_for(scripted_seconds(plan), stop)) return Status(Code::kCancelled, "the worker is stopping");
+  const double seconds_per_layer = scripted_seconds(plan) / kLayers;
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    if (!sleep_for(seconds_per_layer, stop)) return Status(Code::kCancelled, "the worker is stopping");
+    for (const auto& sequence : plan.sequences) write_slots(sequence, layer);
+    if (plan.on_layer) plan.on_layer(layer);
+  }
   StepResult result;
   result.step = plan.step;
-  for (const auto& sequence : plan.sequences) write_slots(sequence);
   for (const auto& sequence : plan.sequences) {
     if (!sequence.sample) continue;
     auto sampled = sampler_.sample(logits(read_slots(sequence), options_.vocab_size), sequence);
@@ -149,10 +153,10 @@ std::byte* StubWorker::slot(const SequencePlan& sequence, std::int64_t position,
                                         static_cast<std::int32_t>(position % layout.block_size));
 }
 
-void StubWorker::write_slots(const SequencePlan& sequence) {
+void StubWorker::write_slots(const SequencePlan& sequence, std::int32_t layer) {
   for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
     const std::int64_t position = sequence.first_position + static_cast<std::int64_t>(i);
-    for (std::int32_t plane = 0; plane < kPlanes; ++plane) {
+    for (std::int32_t plane = layer * 2 * kHeads; plane < (layer + 1) * 2 * kHeads; ++plane) {
       const Slot record = slot_of(sequence.tokens[i], position, plane);
       std::memcpy(slot(sequence, position, plane), &record, sizeof record);
     }

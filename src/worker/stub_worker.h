@@ -58,7 +58,7 @@ class StubWorker final : public Worker {
   explicit StubWorker(StubOptions options) : options_(std::move(options)) {}
   Result<StepResult> step(const StepPlan& plan, const std::stop_token& stop);
   double scripted_seconds(const StepPlan& plan) const;
-  void write_slots(const SequencePlan& sequence);
+  void write_slots(const SequencePlan& sequence, std::int32_t layer);
   std::uint64_t read_slots(const SequencePlan& sequence) const;
   std::byte* slot(const SequencePlan& sequence, std::int64_t position, std::int32_t plane) const;
 

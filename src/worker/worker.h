@@ -34,6 +34,9 @@ struct SequencePlan {
 struct StepPlan {
   std::uint64_t step = 0;
   std::vector<SequencePlan> sequences;
+  /// May be empty. Called on the worker's thread, layer by layer, once the KV of all the plan's tokens in that layer is
+  /// in the cache (on every rank), while later layers still compute. Must only post.
+  std::function<void(std::int32_t layer)> on_layer;
 };
 
 struct TokenLogprob {

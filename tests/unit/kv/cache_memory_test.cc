@@ -44,8 +44,9 @@ TEST(LayoutTest, EveryElementRowHasItsOwnPlaceInOrder) {
 }
 
 TEST(LayoutTest, ElementsHaveSizesAndNames) {
-  EXPECT_EQ(element_bytes(ElementType::kBf16), 2U);
-  EXPECT_EQ(element_bytes(ElementType::kF32), 4U);
+  EXPECT_EQ(vector_bytes(ElementType::kBf16, 64), 128U);
+  EXPECT_EQ(vector_bytes(ElementType::kF32, 64), 256U);
+  EXPECT_EQ(vector_bytes(ElementType::kInt8, 64), 68U);
   EXPECT_EQ(element_name(ElementType::kBf16), "bfloat16");
   EXPECT_EQ(element_name(ElementType::kF32), "float32");
 }
