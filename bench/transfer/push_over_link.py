@@ -118,20 +118,24 @@ def measure(arguments, connector, rate, transport):
     logs = ROOT / "build" / "bench"
     logs.mkdir(parents=True, exist_ok=True)
     common = ["--threads", "1", "--max-model-len", "4096", "--quantization", "w8a8", "--max-num-batched-tokens",
-              arguments.chunk, "--kv-cache-memory-bytes", "512M", "--kv-transport", transport, "--port", "8000"]
+              arguments.chunk, "--kv-cache-memory-bytes", "512M", "--kv-transport", transport]
+    # Shared memory is for one host, and that means one network namespace too: its sockets are found there.
+    space_of_p, address_of_p = (SPACES[0], ADDRESSES[0]) if rate else (SPACES[1], ADDRESSES[1])
     started = []
     with Link(rate):
         try:
-            for space, address, role in zip(SPACES, ADDRESSES, ("kv_producer", "kv_consumer")):
-                config = {"kv_connector": CONNECTORS[connector], "kv_role": role, "engine_id": role, "kv_port": "30000"}
-                started.append(Instance(binary, space, 8000, "serve", MODEL, "--host", address, *common,
+            for space, address, role, port in ((space_of_p, address_of_p, "kv_producer", 8000),
+                                               (SPACES[1], ADDRESSES[1], "kv_consumer", 8001)):
+                config = {"kv_connector": CONNECTORS[connector], "kv_role": role, "engine_id": role,
+                          "kv_port": str(20000 + port)}
+                started.append(Instance(binary, space, port, "serve", MODEL, "--host", address, "--port", port, *common,
                                         "--kv-transfer-config", json.dumps(config), health="/health",
                                         log=logs / f"push_over_link-{role}.log"))
             for instance in started:
                 instance.wait()
             started.append(Instance(
                 binary, SPACES[1], 9000, "proxy", "--host", ADDRESSES[1], "--port", "9000", "--prefiller-hosts",
-                ADDRESSES[0], "--prefiller-ports", "8000", "--decoder-hosts", ADDRESSES[1], "--decoder-ports", "8000",
+                address_of_p, "--prefiller-ports", "8000", "--decoder-hosts", ADDRESSES[1], "--decoder-ports", "8001",
                 "--connector", connector, health="/healthcheck", log=logs / "push_over_link-proxy.log"))
             started[-1].wait()
             rng = random.Random(1)
