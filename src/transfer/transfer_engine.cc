@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "transfer/checksum.h"
 #include "transfer/context.h"
+#include "transfer/offers.h"
 #include "transfer/owner.h"
 #include "transfer/reader.h"
 
@@ -52,6 +53,8 @@ class EngineImpl final : public TransferEngine {
       owner_.emplace(context_, std::move(listener), std::move(memory_listener), name);
     }
     if (options.consumer) reader_.emplace(context_);
+    if (reader_ && options.receiver)
+      owner_->on_offer([this](const wire::Offer& offer) { return reader_->on_offer(offer); });
     thread_ = std::jthread([this] { loop_->run(); });
     if (owner_) loop_->post([this] { owner_->start(); });
     return {};
@@ -101,35 +104,36 @@ class EngineImpl final : public TransferEngine {
   }
 
   FetchId fetch(Fetch fetch, FetchDone done) override {
-    const FetchId id = next_fetch_.fetch_add(1);
-    if (!reader_) {
-      done(id,
-           Status(Code::kFailedPrecondition, "this instance is not a KV consumer; check kv_role", Scope::kTransfer));
-      return id;
-    }
-    const bool over = fetches_.fetch_add(1) >= kMaxFetches;
-    const auto counted = [this, done = std::move(done)](FetchId which, Result<FetchStats> result) {
-      fetches_.fetch_sub(1);
-      done(which, std::move(result));
-    };
-    if (over) {
-      const auto refuse = [id, counted] {
-        counted(id, Status(Code::kResourceExhausted, fmt::format("more than {} fetches at a time", kMaxFetches)));
-      };
-      if (!post(refuse)) refuse();
-      return id;
-    }
-    if (!post([this, id, fetch = std::move(fetch), counted] { reader_->fetch(id, fetch, counted); })) {
-      counted(id, Status(Code::kCancelled, "the transfer engine has stopped", Scope::kTransfer));
-    }
-    return id;
+    return start_counted(context_.options.consumer, "this instance is not a KV consumer; check kv_role",
+                         std::move(done), [this, fetch = std::move(fetch)](FetchId id, FetchDone counted) {
+                           reader_->fetch(id, fetch, std::move(counted));
+                         });
   }
 
-  // BRANCH ONLY: to be implemented before this lands.
-  void offer(const Delivery& /*to*/, const Handover& /*source*/, std::function<void(Status)> told) override {
-    told(Status(Code::kUnsupported, "offer"));
+  std::pair<FetchId, Delivery> receive(Reception reception, FetchDone done) override {
+    Delivery delivery;
+    delivery.engine_id = context_.options.engine_id;
+    delivery.host = context_.options.advertised_host;
+    delivery.port = port_;
+    delivery.blocks = reception.destination;
+    delivery.incarnation = incarnation();
+    delivery.reception = random_id();
+    delivery.first_token = reception.first_token;
+    delivery.num_tokens = reception.num_tokens;
+    delivery.prompt_hash = reception.prompt_hash;
+    const FetchId id = start_counted(
+        context_.options.consumer && context_.options.receiver,
+        "this instance takes no layerwise pushes; check kv_connector", std::move(done),
+        [this, name = delivery.reception, reception = std::move(reception)](FetchId which, FetchDone counted) {
+          reader_->receive(which, name, reception, std::move(counted));
+        });
+    return {id, std::move(delivery)};
   }
-  std::pair<FetchId, Delivery> receive(Reception /*reception*/, FetchDone /*done*/) override { return {}; }
+
+  void offer(const Delivery& to, const Handover& source, std::function<void(Status)> told) override {
+    if (post([this, to, source, told] { offers_.make(to, source, told); })) return;
+    told(Status(Code::kCancelled, "the transfer engine has stopped", Scope::kTransfer));
+  }
 
   void cancel(FetchId fetch) override {
     if (reader_) post([this, fetch] { reader_->cancel(fetch); });
@@ -161,6 +165,26 @@ class EngineImpl final : public TransferEngine {
     return handover;
   }
 
+  /// Counts it among the fetches in progress and begins it on the loop thread; `done` comes also if that cannot be.
+  FetchId start_counted(bool able, const char* why_not, FetchDone done, std::function<void(FetchId, FetchDone)> begin) {
+    const FetchId id = next_fetch_.fetch_add(1);
+    if (!able) {
+      done(id, Status(Code::kFailedPrecondition, why_not, Scope::kTransfer));
+      return id;
+    }
+    const bool over = fetches_.fetch_add(1) >= kMaxFetches;
+    const auto counted = [this, done = std::move(done)](FetchId which, Result<FetchStats> result) {
+      fetches_.fetch_sub(1);
+      done(which, std::move(result));
+    };
+    const auto start = [id, over, counted, begin = std::move(begin)] {
+      if (!over) return begin(id, counted);
+      counted(id, Status(Code::kResourceExhausted, fmt::format("more than {} fetches at a time", kMaxFetches)));
+    };
+    if (!post(start)) counted(id, Status(Code::kCancelled, "the transfer engine has stopped", Scope::kTransfer));
+    return id;
+  }
+
   /// False after stop(): what is posted later than the end of the sides would never run.
   bool post(EventLoop::Task task) {
     const std::lock_guard lock(mutex_);
@@ -171,6 +195,7 @@ class EngineImpl final : public TransferEngine {
 
   /// Loop thread: readers first, they may be reading from ourselves.
   void stop_sides() {
+    offers_.stop();
     const auto stop_owner = [this] {
       if (!owner_) return loop_->stop();
       owner_->stop([this] { loop_->stop(); });
@@ -185,6 +210,7 @@ class EngineImpl final : public TransferEngine {
   WorkPool blocking_{1};
   TransferMetrics metrics_;
   Context context_;
+  Offers offers_{context_};
   std::optional<Owner> owner_;
   std::optional<Reader> reader_;
   std::uint16_t port_ = 0;
@@ -201,8 +227,9 @@ Result<void> check_options(const TransferOptions& options, std::span<const kv::L
   if (options.lease_term < std::chrono::milliseconds(10) || options.lease_term > std::chrono::hours(24)) {
     return bad(fmt::format("lease term of {} ms, expected 10 ms to a day", options.lease_term.count()));
   }
-  if (options.connect_timeout.count() <= 0 || options.fetch_timeout.count() <= 0) {
-    return bad("connect and fetch timeouts must be positive");
+  if (options.connect_timeout.count() <= 0 || options.fetch_timeout.count() <= 0 ||
+      options.offer_timeout.count() <= 0) {
+    return bad("connect, fetch and offer timeouts must be positive");
   }
   const Status checked = check_ranks(ranks);
   if (!checked.ok()) return bad("KV layout: " + checked.message());
