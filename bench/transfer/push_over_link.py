@@ -114,7 +114,7 @@ def wait_after_prefill(ttft, parts):
 
 
 def measure(arguments, connector, rate, transport):
-    binary = pathlib.Path(arguments.build).resolve() / "src/app/tandem"
+    binary = pathlib.Path(arguments.build).resolve() / "tandem"
     logs = ROOT / "build" / "bench"
     logs.mkdir(parents=True, exist_ok=True)
     common = ["--threads", "1", "--max-model-len", "4096", "--quantization", "w8a8", "--max-num-batched-tokens",

@@ -42,11 +42,9 @@ void store(ElementType type, const float* values, std::byte* to, std::size_t dim
     case ElementType::kF32:
       std::memcpy(to, values, dim * sizeof(float));
       return;
-    case ElementType::kInt8: {
-      const float scale = quantise_row(values, static_cast<std::int64_t>(dim), reinterpret_cast<std::int8_t*>(to));
-      std::memcpy(to + dim, &scale, sizeof scale);
+    case ElementType::kInt8:
+      quantise_vector(values, static_cast<int>(dim), to);
       return;
-    }
   }
 }
 

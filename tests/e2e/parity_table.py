@@ -37,7 +37,7 @@ def make_model_binary():
     found = os.environ.get("TANDEM_MAKE_MODEL")
     if found:
         return found
-    build = pathlib.Path(tandem.BINARY).resolve().parents[2]
+    build = pathlib.Path(tandem.BINARY).resolve().parent
     return str(build / "tools/make_model/tandem-make-model")
 
 
@@ -171,7 +171,7 @@ def main():
             done += cells
             failures += wrong
     for failure in failures:
-        print("WRONG:", *failure)
+        print("WRONG:", *failure[:-1], failure[-1][:300])
     print(f"\n{done} cells, {len(failures)} wrong, {time.monotonic() - started:.0f} s")
     return 1 if failures else 0
 

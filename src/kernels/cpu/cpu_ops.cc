@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers and the row-wise operations: who computes which rows and columns. Attention is in attention.cc.
-#include "base/quantise.h"
 #include "kernels/cpu/cpu_ops.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/quantise.h"
 #include "base/status.h"
 #include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/partition.h"
