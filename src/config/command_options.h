@@ -35,6 +35,7 @@ class ServeOptions {
   void add_accepted(FlagList& flags);
   Result<void> merge_hf_overrides();
   Result<void> read_environment(const Environment& environment);
+  Result<void> complete_kv_transfer(const Environment& environment);
 
   ServeConfig config_;
   std::string model_flag_;
