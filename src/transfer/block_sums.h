@@ -13,8 +13,8 @@
 
 namespace tandem::transfer {
 
-/// Checksums of one block in order layer, K|V, head.
-using Sums = std::shared_ptr<const std::vector<std::uint32_t>>;
+/// Checksums of one block in order layer, K|V, head. Filled layer by layer while a prompt is computed, constant then.
+using Sums = std::shared_ptr<std::vector<std::uint32_t>>;
 
 class BlockSums {
  public:

@@ -59,6 +59,11 @@ TransferMetrics::TransferMetrics(obs::Registry& registry)
       seconds(registry.histogram("tandem:kv_transfer_seconds", "From the start of a fetch to verified KV.",
                                  {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0},
                                  {}, false)),
+      request_bytes(registry.histogram("tandem:kv_transfer_request_bytes", "KV bytes fetched for one request.",
+                                       {1e5, 1e6, 4e6, 1.6e7, 6.4e7, 2.56e8, 1e9, 4e9}, {}, false)),
+      request_copies(registry.histogram("tandem:kv_transfer_request_copies",
+                                        "Contiguous runs fetched for one request, after merging.",
+                                        {16, 64, 256, 1024, 4096, 16384, 65536, 262144}, {}, false)),
       leases_open(registry.gauge("tandem:kv_leases_open", "Leases on this instance's blocks.", {}, false)) {
   for (const Code code : kFailureCodes) {
     failures_[code] = registry.counter("tandem:kv_transfer_failures_total", "Fetches that failed.",
@@ -75,21 +80,15 @@ void TransferMetrics::count_end(LeaseEnd end) { ends_.at(end).add(); }
 
 Status check_compatible(const wire::Identity& ours, const wire::Identity& peer) {
   std::string differences;
-  const kv::Layout& a = peer.layout;
-  const kv::Layout& b = ours.layout;
+  const kv::Layout& a = peer.ranks.front();
+  const kv::Layout& b = ours.ranks.front();
   compare(differences, "model fingerprint", a.fingerprint, b.fingerprint);
   compare(differences, "num_layers", a.num_layers, b.num_layers);
-  compare(differences, "head_dim", a.head_dim, b.head_dim);
   compare(differences, "total_kv_heads", a.total_kv_heads, b.total_kv_heads);
-  compare(differences, "KV element type", kv::element_name(a.element), kv::element_name(b.element));
-  compare(differences, "tensor_parallel_size", peer.tp_size, ours.tp_size);
-  compare(differences, "tensor-parallel rank", peer.tp_rank, ours.tp_rank);
-  compare(differences, "first KV head of the rank", a.first_kv_head, b.first_kv_head);
-  compare(differences, "number of KV heads of the rank", a.num_kv_heads, b.num_kv_heads);
-  compare(differences, "block_size", a.block_size, b.block_size);
+  compare(differences, "head_dim", a.head_dim, b.head_dim);
   if (differences.empty()) return {};
   return Status(Code::kFailedPrecondition,
-                fmt::format("KV layouts of '{}' and '{}' do not fit: {}; start both with the same model and flags",
+                fmt::format("KV layouts of '{}' and '{}' do not fit: {}; start both with the same model",
                             peer.engine_id, ours.engine_id, differences),
                 Scope::kPeer);
 }

@@ -10,6 +10,7 @@
 #include "kv/cache_memory.h"
 #include "obs/metrics.h"
 #include "transfer/event_loop.h"
+#include "transfer/shards.h"
 #include "transfer/transfer_engine.h"
 #include "transfer/wire.h"
 #include "transfer/work_pool.h"
@@ -28,6 +29,8 @@ struct TransferMetrics {
   obs::Counter copies;
   obs::Counter ignored_messages;
   obs::Histogram seconds;
+  obs::Histogram request_bytes;
+  obs::Histogram request_copies;
   obs::Gauge leases_open;
 
  private:
@@ -38,6 +41,7 @@ struct TransferMetrics {
 struct Context {
   TransferOptions options;
   kv::CacheMemory& memory;
+  Shards shards;  ///< of memory
   wire::Identity identity;
   TransferMetrics& metrics;
   EventLoop& loop;
@@ -45,7 +49,7 @@ struct Context {
   WorkPool& blocking;  ///< name resolution and the shared-memory handshake: bounded, but not instant
 };
 
-/// ok, or every difference that forbids exchange, naming both values.
+/// ok, or every difference that forbids exchange, naming both values. Ranks, block sizes and element types may differ.
 Status check_compatible(const wire::Identity& ours, const wire::Identity& peer);
 
 std::uint64_t random_id();        ///< never 0

@@ -17,22 +17,29 @@ constexpr std::uint64_t kBytesPerTurn = std::uint64_t{1} << 20;  // then other s
 
 }  // namespace
 
-Status check_run(const kv::Layout& layout, const wire::Run& run, const std::unordered_set<kv::BlockId>& members) {
-  const std::uint64_t total = layout.total_bytes();
-  if (run.length == 0 || run.offset >= total || run.length > total - run.offset) {
-    return Status(
-        Code::kInvalidArgument,
-        fmt::format("run of {} bytes at {} is outside of the KV memory ({} bytes)", run.length, run.offset, total),
-        Scope::kTransfer);
-  }
-  const std::uint64_t last = (run.offset + run.length - 1) / layout.block_bytes();
-  for (std::uint64_t slot = run.offset / layout.block_bytes(); slot <= last; ++slot) {
-    const auto block = static_cast<kv::BlockId>(slot % static_cast<std::uint64_t>(layout.num_blocks));
-    if (!members.contains(block)) {
+Status check_run(std::span<const kv::Layout> ranks, const wire::Run& run,
+                 const std::unordered_set<kv::BlockId>& members) {
+  std::uint64_t at = run.offset;
+  std::uint64_t left = run.length;
+  // A run may go on from one rank's last block to the next rank's first one.
+  for (const kv::Layout& rank : ranks) {
+    if (left == 0) break;
+    const std::uint64_t end = rank.base + rank.total_bytes();
+    if (at < rank.base || at >= end) continue;
+    const std::uint64_t taken = std::min(left, end - at);
+    const std::uint64_t last = (at - rank.base + taken - 1) / rank.block_bytes();
+    for (std::uint64_t slot = (at - rank.base) / rank.block_bytes(); slot <= last; ++slot) {
+      const auto block = static_cast<kv::BlockId>(slot % static_cast<std::uint64_t>(rank.num_blocks));
+      if (members.contains(block)) continue;
       return Status(Code::kInvalidArgument, fmt::format("block {} is not part of the lease", block), Scope::kTransfer);
     }
+    at += taken;
+    left -= taken;
   }
-  return {};
+  if (left == 0 && run.length > 0) return {};
+  return Status(Code::kInvalidArgument,
+                fmt::format("run of {} bytes at {} is outside of the KV memory", run.length, run.offset),
+                Scope::kTransfer);
 }
 
 Status DataSender::enqueue(wire::Pull pull) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -18,8 +19,9 @@
 
 namespace tandem::transfer {
 
-/// ok if the run lies in the memory and touches only blocks of `members`.
-Status check_run(const kv::Layout& layout, const wire::Run& run, const std::unordered_set<kv::BlockId>& members);
+/// ok if the run lies in the memory of the ranks and touches only blocks of `members`.
+Status check_run(std::span<const kv::Layout> ranks, const wire::Run& run,
+                 const std::unordered_set<kv::BlockId>& members);
 
 class DataSender {
  public:

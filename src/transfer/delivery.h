@@ -28,8 +28,8 @@ struct Delivery {
 
 /// The members of a metaserver request's object that describe where the KV goes; the caller adds request_id and flags.
 boost::json::object to_json(const Delivery& delivery);
-/// nullopt if the object does not ask for a push (do_remote_decode false), or is a foreign decoder's without our member.
-/// An error if our member is there but malformed.
+/// nullopt if the object does not ask for a push (do_remote_decode false), or is a foreign decoder's without our
+/// member. An error if our member is there but malformed.
 Result<std::optional<Delivery>> delivery_from_json(const boost::json::object& params);
 
 }  // namespace tandem::transfer

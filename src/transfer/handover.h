@@ -24,7 +24,7 @@ struct LeaseId {
 struct Handover {
   std::string engine_id;            ///< remote_engine_id
   std::string host;                 ///< remote_host
-  std::uint16_t port = 0;           ///< remote_port: base port of that engine; a rank listens on port + tp rank
+  std::uint16_t port = 0;           ///< remote_port: base port of that engine, which serves the KV of all its ranks
   std::vector<kv::BlockId> blocks;  ///< remote_block_ids: all blocks of the prompt in order
   std::int32_t last_token = -1;     ///< last_token_id; informational
   LeaseId lease;                    ///< tandem.lease
@@ -34,6 +34,7 @@ struct Handover {
   std::uint64_t prompt_hash = 0;
   std::int32_t block_size = 0;  ///< tandem.block_size
   std::int32_t tp_size = 1;     ///< tandem.tp_size
+  friend bool operator==(const Handover&, const Handover&) = default;
 };
 
 boost::json::object to_json(const Handover& handover);

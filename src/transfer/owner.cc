@@ -3,13 +3,8 @@
 #include "transfer/owner.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -18,7 +13,6 @@ namespace tandem::transfer {
 namespace {
 
 constexpr std::size_t kMaxConnections = 8192;
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 wire::Ended to_wire(LeaseEnd end) {
   switch (end) {
@@ -36,87 +30,52 @@ wire::Ended to_wire(LeaseEnd end) {
   return wire::Ended::kUnknown;
 }
 
-std::string address_name(const sockaddr_storage& address, socklen_t size) {
-  char host[NI_MAXHOST] = "?";
-  char port[NI_MAXSERV] = "?";
-  (void)getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, port, sizeof port,
-                    NI_NUMERICHOST | NI_NUMERICSERV);
-  return fmt::format("{} port {}", host, port);
-}
-
 }  // namespace
 
 Owner::Owner(Context& context, Socket listener, Socket memory_listener, std::string memory_name)
     : context_(context),
       listener_(std::move(listener)),
       memory_listener_(std::move(memory_listener)),
-      memory_name_(std::move(memory_name)),
+      memory_name_(memory_listener_ ? std::move(memory_name) : ""),
       table_(context.options.lease_term),
       sums_(context.memory) {}
 
 Owner::~Owner() = default;
 
 void Owner::start() {
-  listener_watch_ = context_.loop.watch(listener_.fd(), EPOLLIN, [this](std::uint32_t) { accept_readers(); });
+  acceptor_.emplace(context_.loop, std::move(listener_), [this](Socket socket, std::string address) {
+    on_connected(std::move(socket), std::move(address));
+  });
   if (memory_listener_) {
-    memory_watch_ = context_.loop.watch(memory_listener_.fd(), EPOLLIN, [this](std::uint32_t) { accept_memory(); });
+    memory_acceptor_.emplace(context_.loop, std::move(memory_listener_),
+                             [this](const Socket& socket, const std::string&) {
+                               const kv::CacheMemory& memory = context_.memory;
+                               serve_memory(socket, memory.fd(), memory.mapped_bytes(), memory.generations_offset());
+                             });
   }
   tick();
 }
 
 // ---- connections
 
-void Owner::accept_readers() {
-  for (;;) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    Socket socket(accept4(listener_.fd(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      // Out of descriptors: the listener stays readable, so look away for a while instead of spinning.
-      log::warning("transfer: cannot accept a reader: {}", std::strerror(errno));
-      context_.loop.change(listener_watch_, listener_.fd(), 0);
-      context_.loop.after(kAcceptPause, [this] {
-        if (!stopping_) context_.loop.change(listener_watch_, listener_.fd(), EPOLLIN);
-      });
-      return;
-    }
-    if (peers_.size() >= kMaxConnections) continue;  // closed by going out of scope
-    tune(socket, context_.options.lease_term);
-    const ConnectionId id = next_connection_++;
-    Peer& peer = peers_[id];
-    peer.connection = std::make_shared<Connection>(context_.loop, std::move(socket), address_name(address, size));
-    peer.connection->on_writable([this, id] {
-      const auto found = peers_.find(id);
-      if (found == peers_.end()) return;
-      if (!found->second.sender) return pump_grants(found->second);
-      if (!found->second.sender->on_writable()) drop_connection(id);
-    });
-    peer.connection->start([this, id](wire::Message message) { on_message(id, std::move(message)); },
-                           [this, id](const Status& why) { on_closed(id, why); });
-    context_.loop.after(context_.options.connect_timeout, [this, id] {
-      const auto found = peers_.find(id);
-      if (found != peers_.end() && !found->second.identity && !found->second.sender) drop_connection(id);
-    });
-  }
-}
-
-void Owner::accept_memory() {
-  for (;;) {
-    const Socket socket(accept4(memory_listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      log::warning("transfer: cannot accept a reader of shared memory: {}", std::strerror(errno));
-      context_.loop.change(memory_watch_, memory_listener_.fd(), 0);
-      context_.loop.after(kAcceptPause, [this] {
-        if (!stopping_) context_.loop.change(memory_watch_, memory_listener_.fd(), EPOLLIN);
-      });
-      return;
-    }
-    serve_memory(socket, context_.memory.fd(), context_.memory.mapped_bytes(), context_.memory.generations_offset());
-  }
+void Owner::on_connected(Socket socket, std::string address) {
+  if (peers_.size() >= kMaxConnections) return;  // closed by going out of scope
+  tune(socket, context_.options.lease_term);
+  const ConnectionId id = next_connection_++;
+  Peer& peer = peers_[id];
+  peer.connection = std::make_shared<Connection>(context_.loop, std::move(socket), std::move(address));
+  peer.connection->on_writable([this, id] {
+    const auto found = peers_.find(id);
+    if (found == peers_.end()) return;
+    if (!found->second.sender) return pump_grants(found->second);
+    if (!found->second.sender->on_writable()) drop_connection(id);
+  });
+  peer.connection->start([this, id](wire::Message message) { on_message(id, std::move(message)); },
+                         [this, id](const Status& why) { on_closed(id, why); });
+  context_.loop.after(context_.options.connect_timeout, [this, id] {
+    const auto found = peers_.find(id);
+    if (found != peers_.end() && !found->second.identity && !found->second.sender) drop_connection(id);
+  });
 }
 
 void Owner::on_closed(ConnectionId id, const Status& why) {
@@ -167,10 +126,12 @@ void Owner::on_message(ConnectionId id, wire::Message message) {
   const auto found = peers_.find(id);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
-  const bool first = !peer.identity && !peer.sender;
-  const bool opener = std::holds_alternative<wire::Hello>(message) || std::holds_alternative<wire::Attach>(message);
-  const bool data = std::holds_alternative<wire::Pull>(message);
-  if (first != opener || (!first && data != static_cast<bool>(peer.sender))) {
+  const bool attach = std::holds_alternative<wire::Attach>(message);
+  const bool opener =
+      attach || std::holds_alternative<wire::Hello>(message) || std::holds_alternative<wire::Offer>(message);
+  const bool pull = std::holds_alternative<wire::Pull>(message);
+  const bool in_order = peer.sender ? attach || pull : peer.identity ? !opener && !pull : opener;
+  if (!in_order) {
     return refuse(id, Status(Code::kInvalidArgument, fmt::format("message {} out of order", message.index() + 1)));
   }
   std::visit(
@@ -201,7 +162,7 @@ void Owner::handle(ConnectionId, Peer& peer, const wire::Hello& message) {
   wire::Welcome welcome;
   welcome.identity = context_.identity;
   welcome.lease_term_ms = static_cast<std::uint32_t>(context_.options.lease_term.count());
-  welcome.shm_name = memory_listener_ ? memory_name_ : "";
+  welcome.shm_name = memory_name_;
   peer.connection->send(welcome);
 }
 
@@ -226,8 +187,16 @@ bool Owner::renew_one(ConnectionId id, Peer& peer, LeaseId lease) {
     context_.metrics.ignored_messages.add();
     return false;
   }
-  leases_.at(lease.id).holders.insert(id);
+  Lease& held = leases_.at(lease.id);
+  if (held.holders.insert(id).second && held.growing) send_progress(lease.id, held, *peer.connection);
   return true;
+}
+
+void Owner::handle(ConnectionId, Peer& peer, const wire::Offer& message) {
+  const Status answer = on_offer_ ? on_offer_(message)
+                                  : Status(Code::kFailedPrecondition,
+                                           fmt::format("'{}' takes no layerwise pushes", context_.options.engine_id));
+  peer.connection->send(wire::OfferReply{answer.code(), answer.message()});
 }
 
 wire::Ended Owner::why_gone(LeaseId lease) const {
@@ -246,12 +215,13 @@ void Owner::release(Peer& peer, LeaseId lease, LeaseEnd end) {
 
 // ---- leases
 
-std::uint64_t Owner::open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens) {
+std::uint64_t Owner::open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens, bool growing) {
   const kv::Layout& layout = context_.memory.layout();
-  TANDEM_ASSERT(num_tokens >= 0 && num_tokens <= static_cast<std::int64_t>(blocks.size()) * layout.block_size,
-                "a lease's blocks must hold its tokens");
+  TANDEM_ASSERT(
+      num_tokens >= 0 && (growing || num_tokens <= static_cast<std::int64_t>(blocks.size()) * layout.block_size),
+      "a lease's blocks must hold its tokens");
   for (const kv::BlockId block : blocks) TANDEM_ASSERT(block >= 0 && block < layout.num_blocks, "unknown block");
-  Opened opened{random_id(), std::move(blocks), num_tokens};
+  Opened opened{random_id(), std::move(blocks), num_tokens, growing};
   const std::uint64_t id = opened.lease;
   const std::lock_guard lock(opened_mutex_);
   opened_.push_back(std::move(opened));
@@ -264,19 +234,84 @@ void Owner::absorb_opened() {
     const std::lock_guard lock(opened_mutex_);
     opened.swap(opened_);
   }
-  for (Opened& one : opened) {
+  const auto num_layers = static_cast<std::size_t>(context_.memory.layout().num_layers);
+  for (const Opened& one : opened) {
     Lease& lease = leases_[one.lease];
-    lease.members.insert(one.blocks.begin(), one.blocks.end());
-    lease.blocks = std::move(one.blocks);
     lease.num_tokens = one.num_tokens;
+    lease.growing = one.growing;
+    lease.published.assign(num_layers, one.growing ? 0 : one.num_tokens);
+    lease.summed.assign(num_layers, 0);
+    add_blocks(lease, one.blocks);
     table_.open(one.lease, context_.loop.now());
     context_.metrics.leases_open.set(static_cast<double>(table_.size()));
     if (stopping_) {
       table_.revoke(one.lease);
       end_lease(one.lease, LeaseEnd::kRevoked);
     } else {
-      sum_lease(one.lease);
+      sum_published(one.lease);
     }
+  }
+}
+
+void Owner::add_blocks(Lease& lease, const std::vector<kv::BlockId>& blocks) {
+  for (const kv::BlockId block : blocks) {
+    lease.members.insert(block);
+    lease.blocks.push_back(block);
+    lease.generations.push_back(sums_.generation(block));
+  }
+  lease.sums.resize(lease.blocks.size());
+  lease.known.resize(lease.blocks.size());
+}
+
+/// nullptr if it has ended: whoever computes its prompt may not know yet.
+Owner::Lease* Owner::find_growing(LeaseId lease) {
+  absorb_opened();
+  if (lease.incarnation != context_.identity.incarnation || !table_.alive(lease.id)) return nullptr;
+  Lease& found = leases_.at(lease.id);
+  TANDEM_ASSERT(found.growing, "only a growing lease grows");
+  return &found;
+}
+
+void Owner::extend(LeaseId lease, const std::vector<kv::BlockId>& blocks) {
+  Lease* growing = find_growing(lease);
+  if (growing == nullptr) return;
+  const kv::Layout& layout = context_.memory.layout();
+  for (const kv::BlockId block : blocks) TANDEM_ASSERT(block >= 0 && block < layout.num_blocks, "unknown block");
+  add_blocks(*growing, blocks);
+}
+
+void Owner::publish(LeaseId lease, std::int32_t first_layer, std::int32_t end_layer, std::int64_t end_token) {
+  Lease* growing = find_growing(lease);
+  if (growing == nullptr) return;
+  const kv::Layout& layout = context_.memory.layout();
+  TANDEM_ASSERT(first_layer >= 0 && first_layer < end_layer && end_layer <= layout.num_layers,
+                "a model's layers are published");
+  TANDEM_ASSERT(end_token <= growing->num_tokens &&
+                    end_token <= static_cast<std::int64_t>(growing->blocks.size()) * layout.block_size,
+                "only tokens in the lease's blocks can be published");
+  auto& published = growing->published;
+  TANDEM_ASSERT(first_layer == 0 || published[static_cast<std::size_t>(first_layer) - 1] >= end_token,
+                "a layer's KV comes after the layer before");
+  for (auto layer = static_cast<std::size_t>(first_layer); layer < static_cast<std::size_t>(end_layer); ++layer) {
+    TANDEM_ASSERT(published[layer] <= end_token, "what is published stays");
+    published[layer] = end_token;
+  }
+  for (const ConnectionId holder : growing->holders) {
+    const auto peer = peers_.find(holder);
+    if (peer != peers_.end()) peer->second.connection->send(wire::Progress{lease, first_layer, end_layer, end_token});
+  }
+  sum_published(lease.id);
+}
+
+void Owner::send_progress(std::uint64_t id, const Lease& lease, Connection& holder) const {
+  const LeaseId name{context_.identity.incarnation, id};
+  const auto num_layers = static_cast<std::int32_t>(lease.published.size());
+  for (std::int32_t first = 0; first < num_layers;) {
+    const std::int64_t tokens = lease.published[static_cast<std::size_t>(first)];
+    std::int32_t end = first + 1;
+    while (end < num_layers && lease.published[static_cast<std::size_t>(end)] == tokens) ++end;
+    if (tokens > 0) holder.send(wire::Progress{name, first, end, tokens});
+    first = end;
   }
 }
 
@@ -342,10 +377,8 @@ void Owner::unpin(std::uint64_t id) {
 
 void Owner::stop(std::function<void()> stopped) {
   stopping_ = true;
-  context_.loop.unwatch(listener_watch_, listener_.fd());
-  listener_ = Socket();
-  if (memory_listener_) context_.loop.unwatch(memory_watch_, memory_listener_.fd());
-  memory_listener_ = Socket();
+  acceptor_.reset();
+  memory_acceptor_.reset();
   absorb_opened();
   for (const std::uint64_t id : table_.ids()) {
     table_.revoke(id);

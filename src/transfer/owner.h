@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner's side (a prefiller): leases on our blocks, checksums of them, grants, and sending over data connections.
-// Loop thread only, except open_lease().
+// Everything that connects to us comes here, so a decoder that waits for pushes has one too, without leases: it passes
+// offers on. Loop thread only, except open_lease().
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "transfer/acceptor.h"
 #include "transfer/block_sums.h"
 #include "transfer/checksum.h"
 #include "transfer/connection.h"
@@ -31,11 +33,15 @@ class Owner {
   Owner& operator=(const Owner&) = delete;
 
   void start();
+  /// Answers an offer (we are its decoder): ok, or why it is refused. Set before start(); without it all are refused.
+  void on_offer(std::function<Status(const wire::Offer&)> callback) { on_offer_ = std::move(callback); }
   void on_lease_end(std::function<void(LeaseId, LeaseEnd)> callback) { on_lease_end_ = std::move(callback); }
-  /// Any thread; the loop need not have seen the lease yet when a reader asks for it.
-  std::uint64_t open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens);
+  /// Any thread; the loop need not have seen the lease yet when a reader asks for it. A growing one has no blocks yet.
+  std::uint64_t open_lease(std::vector<kv::BlockId> blocks, std::int64_t num_tokens, bool growing);
   /// Takes over what open_lease() left; the engine posts it to the loop.
   void absorb_opened();
+  void extend(LeaseId lease, const std::vector<kv::BlockId>& blocks);
+  void publish(LeaseId lease, std::int32_t first_layer, std::int32_t end_layer, std::int64_t end_token);
   void revoke(LeaseId lease);
   /// Ends all leases and closes all sockets; `stopped` is called when no pool thread reads our blocks any more.
   void stop(std::function<void()> stopped);
@@ -48,17 +54,22 @@ class Owner {
     std::uint64_t lease = 0;
     std::vector<kv::BlockId> blocks;
     std::int64_t num_tokens = 0;
+    bool growing = false;
   };
   struct Lease {
     std::vector<kv::BlockId> blocks;
     std::unordered_set<kv::BlockId> members;
     std::int64_t num_tokens = 0;
-    std::vector<std::uint32_t> generations;  ///< of the blocks, when the lease was opened
+    bool growing = false;
+    std::vector<std::uint32_t> generations;  ///< of the blocks, when they came into the lease
     std::vector<Sums> sums;                  ///< of the blocks
-    bool summed = false;                     ///< all blocks with tokens have their checksums
-    std::shared_ptr<SlicedJob> summing;
-    int pins = 0;                   ///< pool jobs and mapped readers that may still read the blocks
-    std::optional<LeaseEnd> ended;  ///< reported when pins reaches 0
+    std::vector<bool> known;                 ///< blocks whose sums came from an earlier lease
+    std::size_t complete = 0;                ///< blocks whose sums are there in all layers
+    std::vector<std::int64_t> published;     ///< by layer: tokens whose KV is there
+    std::vector<std::int64_t> summed;        ///< by layer: tokens in blocks that have their checksums
+    std::shared_ptr<SlicedJob> summing;      ///< one at a time: what is published meanwhile goes into the next one
+    int pins = 0;                            ///< pool jobs and mapped readers that may still read the blocks
+    std::optional<LeaseEnd> ended;           ///< reported when pins reaches 0
     std::unordered_set<ConnectionId> holders;
     std::unordered_set<Token> reads;
   };
@@ -68,11 +79,11 @@ class Owner {
     ConnectionId control = 0;
     std::uint64_t lease = 0;
     wire::Via via = wire::Via::kTcp;
-    TokenRange range;
-    std::map<std::size_t, Sums> partial;  ///< checksums of blocks that the range cuts
+    Extent extent;
+    std::map<std::int64_t, Sums> partial;  ///< checksums of blocks that the extent cuts, in its layers
     int jobs = 0;
     bool granted = false;
-    std::size_t next_block = 0;  ///< of the range: first one not sent in GrantBlocks yet
+    std::int64_t next_block = 0;  ///< of the extent: first one not sent in GrantBlocks yet
     ConnectionId data = 0;
     bool leaving = false;  ///< lease revoked; waits for the mapped reader to say that it stopped
   };
@@ -84,11 +95,11 @@ class Owner {
     std::vector<Token> granting;                     ///< reads whose GrantBlocks are not all sent
     std::unique_ptr<DataSender> sender;              ///< set by Attach: this is a data connection
     Token token = 0;
+    std::uint64_t attachments = 0;  ///< grants that this data connection has served
   };
 
   // Connections.
-  void accept_readers();
-  void accept_memory();
+  void on_connected(Socket socket, std::string address);
   void on_message(ConnectionId id, wire::Message message);
   void on_closed(ConnectionId id, const Status& why);
   void drop_connection(ConnectionId id);
@@ -102,13 +113,16 @@ class Owner {
   void handle(ConnectionId id, Peer& peer, const wire::FetchEnded& message);
   void handle(ConnectionId id, Peer& peer, const wire::Attach& message);
   void handle(ConnectionId id, Peer& peer, const wire::Pull& message);
+  void handle(ConnectionId id, Peer& peer, const wire::Offer& message);
   void release(Peer& peer, LeaseId lease, LeaseEnd end);
   bool renew_one(ConnectionId id, Peer& peer, LeaseId lease);
   wire::Ended why_gone(LeaseId lease) const;
 
   // Reads.
   Status check_request(const Peer& peer, const wire::FetchRequest& message) const;
-  void sum_lease(std::uint64_t id);
+  std::int64_t whole_blocks(const Lease& lease, std::int64_t tokens) const;
+  void sum_published(std::uint64_t id);
+  void on_summed(std::uint64_t id, const std::vector<std::int64_t>& targets);
   void sum_partial(Token token);
   void try_grant(Token token);
   void pump_grants(Peer& peer);
@@ -118,16 +132,20 @@ class Owner {
   // Leases.
   void tick();
   void end_lease(std::uint64_t id, LeaseEnd end);
+  Lease* find_growing(LeaseId lease);
+  void add_blocks(Lease& lease, const std::vector<kv::BlockId>& blocks);
+  void send_progress(std::uint64_t id, const Lease& lease, Connection& holder) const;
   void tell_holders(std::uint64_t id, const Lease& lease, wire::Ended reason);
   void unpin(std::uint64_t id);
 
   Context& context_;
-  Socket listener_;
-  Socket memory_listener_;
+  Socket listener_;         ///< until start()
+  Socket memory_listener_;  ///< until start(); none: no shared memory
   std::string memory_name_;
-  EventLoop::WatchId listener_watch_ = 0;
-  EventLoop::WatchId memory_watch_ = 0;
+  std::optional<Acceptor> acceptor_;
+  std::optional<Acceptor> memory_acceptor_;
   LeaseTable table_;
+  std::function<Status(const wire::Offer&)> on_offer_;
   std::function<void(LeaseId, LeaseEnd)> on_lease_end_;
   std::unordered_map<std::uint64_t, Lease> leases_;
   std::unordered_map<Token, Read> reads_;

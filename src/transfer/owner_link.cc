@@ -2,10 +2,8 @@
 #include "transfer/owner_link.h"
 
 #include <fmt/format.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -47,7 +45,7 @@ Duration OwnerLink::term() const {
 void OwnerLink::connect() {
   if (state_ != State::kIdle) return;
   state_ = State::kConnecting;
-  const std::uint64_t attempt = ++attempt_;
+  ++attempt_;
   context_.loop.cancel(retry_);
   arm(deadline_, context_.options.connect_timeout, [this] {
     fail(Status(Code::kUnavailable,
@@ -56,50 +54,13 @@ void OwnerLink::connect() {
                 Scope::kPeer),
          false);
   });
-  if (is_numeric_host(key_.host)) {
-    auto addresses = resolve(key_.host, key_.port);
-    connect_to(addresses ? std::move(*addresses) : std::vector<Address>());
-    return;
-  }
-  context_.blocking.submit(
-      [weak = weak_from_this(), &loop = context_.loop, attempt, host = key_.host, port = key_.port] {
-        auto addresses = std::make_shared<Result<std::vector<Address>>>(resolve(host, port));
-        loop.post([weak, attempt, addresses] {
-          const auto self = weak.lock();
-          if (!self || self->attempt_ != attempt || self->state_ != State::kConnecting) return;
-          if (*addresses) return self->connect_to(std::move(**addresses));
-          self->fail(addresses->error().context("prefiller " + self->name_), false);
-        });
-      });
-}
-
-void OwnerLink::connect_to(std::vector<Address> addresses) {
-  addresses_ = std::move(addresses);
-  next_address_ = 0;
-  try_next_address("no address");
-}
-
-void OwnerLink::try_next_address(std::string why) {
-  while (next_address_ < addresses_.size()) {
-    auto socket = start_connect(addresses_[next_address_++]);
-    if (!socket) {
-      why = socket.error().message();
-      continue;
-    }
-    connecting_ = std::move(*socket);
-    connecting_watch_ = context_.loop.watch(connecting_.fd(), EPOLLOUT, [this](std::uint32_t) {
-      const auto self = shared_from_this();
-      context_.loop.unwatch(connecting_watch_, connecting_.fd());
-      const int error = connect_error(connecting_);
-      Socket connected = std::move(connecting_);
-      if (error != 0) return try_next_address(std::strerror(error));
-      on_connected(std::move(connected));
-    });
-    return;
-  }
-  fail(Status(Code::kUnavailable, fmt::format("cannot reach prefiller {}: {}; is it running?", name_, why),
-              Scope::kPeer),
-       false);
+  dialer_ = Dialer::start(context_.loop, context_.blocking, key_.host, key_.port, [this](Result<Socket> socket) {
+    if (socket) return on_connected(std::move(*socket));
+    fail(Status(Code::kUnavailable,
+                fmt::format("cannot reach prefiller {}: {}; is it running?", name_, socket.error().message()),
+                Scope::kPeer),
+         false);
+  });
 }
 
 void OwnerLink::on_connected(Socket socket) {
@@ -156,6 +117,7 @@ void OwnerLink::on_welcome(wire::Welcome welcome) {
   welcome_ = std::move(welcome);
   const Status identity = check_identity(welcome_->identity);
   if (!identity.ok()) return fail(identity, true);
+  owner_ = std::make_shared<const Shards>(welcome_->identity.ranks);
   const Status compatible = check_compatible(context_.identity, welcome_->identity);
   if (!compatible.ok()) {
     // We can still say that we do not need the blocks.
@@ -179,9 +141,8 @@ void OwnerLink::choose_transport() {
   }
   if (choice == TransportChoice::kTcp || !same_host || welcome_->shm_name.empty())
     return on_mapped(Status(Code::kUnavailable, ""));
-  const kv::Layout& layout = owner.layout;
   context_.blocking.submit([weak = weak_from_this(), &loop = context_.loop, attempt = attempt_,
-                            name = welcome_->shm_name, bytes = layout.total_bytes(), blocks = layout.num_blocks] {
+                            name = welcome_->shm_name, bytes = owner_->end(), blocks = owner_->common().num_blocks] {
     auto memory =
         std::make_shared<Result<std::shared_ptr<PeerMemory>>>(map_peer_memory(name, bytes, blocks, kMapTimeout));
     loop.post([weak, attempt, memory] {
@@ -201,7 +162,7 @@ void OwnerLink::on_mapped(Result<std::shared_ptr<PeerMemory>> memory) {
               memory.error().message());
   }
   TcpPeer peer;
-  peer.addresses = addresses_;
+  peer.addresses = dialer_->addresses();
   peer.name = name_;
   peer.incarnation = key_.incarnation;
   peer.connect_timeout = context_.options.connect_timeout;
@@ -326,12 +287,12 @@ void OwnerLink::reset() {
   ++attempt_;
   context_.loop.cancel(deadline_);
   context_.loop.cancel(beat_);
-  if (connecting_) context_.loop.unwatch(connecting_watch_, connecting_.fd());
-  connecting_ = Socket();
+  dialer_.reset();
   if (connection_) connection_->close();
   connection_.reset();
   transport_.reset();
   welcome_.reset();
+  owner_.reset();
 }
 
 void OwnerLink::fail(Status why, bool for_good) {
@@ -350,7 +311,7 @@ void OwnerLink::fail(Status why, bool for_good) {
     backoff_ = std::min<Duration>(backoff_ * 2, term_before / 6);
   }
   context_.loop.post([self, why = std::move(why), give_up] {
-    self->events_.on_failed(*self, why);
+    self->events_.on_failed(*self, why, give_up);
     if (!give_up || self->state_ != State::kIdle) return;
     self->holds_.clear();
     self->events_.on_unused(*self);

@@ -18,6 +18,7 @@
 
 #include "transfer/connection.h"
 #include "transfer/context.h"
+#include "transfer/dialer.h"
 #include "transfer/transport.h"
 
 namespace tandem::transfer {
@@ -27,14 +28,15 @@ class OwnerLink : public std::enable_shared_from_this<OwnerLink> {
   /// A restarted owner is another key, however equal its address is.
   struct Key {
     std::string host;
-    std::uint16_t port = 0;  ///< of the rank
+    std::uint16_t port = 0;
     std::uint64_t incarnation = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   /// Called on later turns of the loop than the call that caused them.
   struct Events {
     std::function<void(OwnerLink&)> on_ready;
-    std::function<void(OwnerLink&, Status)> on_failed;  ///< an attempt to connect, or the connection
+    /// An attempt to connect, or the connection. `gone`: the link gives up, the leases are over.
+    std::function<void(OwnerLink&, Status, bool gone)> on_failed;
     std::function<void(OwnerLink&, wire::Message)> on_message;
     std::function<void(OwnerLink&)> on_unused;  ///< nothing held here for a while, or the owner is gone for good
   };
@@ -50,7 +52,8 @@ class OwnerLink : public std::enable_shared_from_this<OwnerLink> {
   void connect();
   void send(const wire::Message& message);
   Transport& transport() { return *transport_; }
-  const wire::Identity& owner() const { return welcome_->identity; }
+  /// The owner's KV memory; of a ready link. What still reads by it may keep it beyond the link.
+  const std::shared_ptr<const Shards>& owner() const { return owner_; }
 
   void hold(std::uint64_t lease);
   /// A fetch of the lease starts: it uses one of the holds, or adds one.
@@ -77,8 +80,6 @@ class OwnerLink : public std::enable_shared_from_this<OwnerLink> {
     bool done = false;
   };
 
-  void connect_to(std::vector<Address> addresses);
-  void try_next_address(std::string why);
   void on_connected(Socket socket);
   void on_message(wire::Message message);
   void on_welcome(wire::Welcome welcome);
@@ -102,12 +103,10 @@ class OwnerLink : public std::enable_shared_from_this<OwnerLink> {
   Events events_;
   State state_ = State::kIdle;
   std::uint64_t attempt_ = 0;  ///< answers of pool threads to an older attempt are ignored
-  std::vector<Address> addresses_;
-  std::size_t next_address_ = 0;
-  Socket connecting_;
-  EventLoop::WatchId connecting_watch_ = 0;
+  std::shared_ptr<Dialer> dialer_;
   std::shared_ptr<Connection> connection_;
   std::optional<wire::Welcome> welcome_;
+  std::shared_ptr<const Shards> owner_;
   std::shared_ptr<Transport> transport_;
   std::map<std::uint64_t, Hold> holds_;
   std::vector<Release> releases_;  ///< to be said once connected

@@ -17,70 +17,97 @@ constexpr std::size_t kMaxReadsPerReader = 8192;
 
 struct SumTask {
   kv::BlockId block = 0;
-  std::size_t index = 0;  ///< in the prompt
-  std::uint32_t generation = 0;
-  TokenRange tokens;
-  std::vector<std::uint32_t> sums;
-
-  Sums take() { return std::make_shared<const std::vector<std::uint32_t>>(std::move(sums)); }
+  std::int64_t index = 0;        ///< in the prompt
+  Extent extent;                 ///< of that block
+  Sums sums;                     ///< kept alive,
+  std::span<std::uint32_t> out;  ///< and the part of it to fill
 };
+using SumTasks = std::vector<SumTask>;
 
-std::size_t slice_blocks(const kv::Layout& layout) {
-  const std::size_t block = layout.block_bytes() * static_cast<std::size_t>(layout.num_layers);
-  return std::max<std::size_t>(1, kSumSliceBytes / block);
+std::shared_ptr<SlicedJob> start_summing(Context& context, std::shared_ptr<SumTasks> tasks,
+                                         std::function<void()> done) {
+  std::size_t layers = 1;
+  for (const SumTask& task : *tasks) layers = std::max(layers, static_cast<std::size_t>(task.extent.num_layers()));
+  const std::size_t width = std::max<std::size_t>(1, kSumSliceBytes / (context.shards.block_bytes() * layers));
+  const std::size_t slices = (tasks->size() + width - 1) / width;
+  return SlicedJob::start(
+      context.loop, context.pool, slices,
+      [&context, tasks = std::move(tasks), width](std::size_t slice) {
+        const std::size_t end = std::min(tasks->size(), (slice + 1) * width);
+        for (std::size_t i = slice * width; i < end; ++i) {
+          const SumTask& task = (*tasks)[i];
+          piece_checksums({context.shards, context.memory.data(), {&task.block, 1}, task.index}, task.extent, task.out);
+        }
+      },
+      std::move(done));
 }
-
-/// Sums tasks[slice * width ...] in place.
-void run_slice(const kv::CacheMemory& memory, std::vector<SumTask>& tasks, std::size_t slice, std::size_t width) {
-  const std::size_t end = std::min(tasks.size(), (slice + 1) * width);
-  for (std::size_t i = slice * width; i < end; ++i) {
-    SumTask& task = tasks[i];
-    task.sums.resize(pieces_per_block(memory.layout()));
-    piece_checksums(memory.layout(), memory.data(), {&task.block, 1}, static_cast<std::int64_t>(task.index),
-                    task.tokens, task.sums);
-  }
-}
-
-std::int32_t length(TokenRange range) { return static_cast<std::int32_t>(range.end - range.first); }
 
 }  // namespace
 
-void Owner::sum_lease(std::uint64_t id) {
+/// Of the first `tokens` of the prompt, those in blocks that have all tokens that they will ever have.
+std::int64_t Owner::whole_blocks(const Lease& lease, std::int64_t tokens) const {
+  const std::int64_t size = context_.memory.layout().block_size;
+  return tokens == lease.num_tokens ? tokens : tokens / size * size;
+}
+
+void Owner::sum_published(std::uint64_t id) {
   Lease& lease = leases_.at(id);
+  if (lease.summing || lease.ended) return;
   const kv::Layout& layout = context_.memory.layout();
-  auto tasks = std::make_shared<std::vector<SumTask>>();
-  lease.sums.resize(lease.blocks.size());
-  for (std::size_t i = 0; i < lease.blocks.size(); ++i) {
-    const kv::BlockId block = lease.blocks[i];
-    lease.generations.push_back(sums_.generation(block));
-    const TokenRange tokens = clip_to_block(i, layout.block_size, {0, lease.num_tokens});
-    if (tokens.end <= tokens.first) continue;
-    lease.sums[i] = sums_.find(block, lease.generations[i], length(tokens));
-    if (!lease.sums[i]) tasks->push_back({block, i, lease.generations[i], tokens, {}});
+  const std::size_t per_layer = pieces_per_block(1, context_.shards.num_heads());
+  auto tasks = std::make_shared<SumTasks>();
+  std::vector<std::int64_t> targets;
+  for (const std::int64_t tokens : lease.published) targets.push_back(whole_blocks(lease, tokens));
+  if (targets == lease.summed) return;
+  for (std::int32_t first = 0; first < layout.num_layers;) {
+    // Layers that are equally far go together.
+    const auto at = static_cast<std::size_t>(first);
+    std::int32_t end = first + 1;
+    while (end < layout.num_layers && targets[static_cast<std::size_t>(end)] == targets[at] &&
+           lease.summed[static_cast<std::size_t>(end)] == lease.summed[at]) {
+      ++end;
+    }
+    const BlockSpan span = blocks_of({first, end, lease.summed[at], targets[at]}, layout.block_size);
+    for (std::int64_t index = span.first; index < span.first + span.count; ++index) {
+      const auto i = static_cast<std::size_t>(index);
+      const Extent extent = clip_to_block(index, layout.block_size, {first, end, 0, lease.num_tokens});
+      Sums& sums = lease.sums[i];
+      if (!sums) {
+        sums = sums_.find(lease.blocks[i], lease.generations[i], static_cast<std::int32_t>(extent.num_tokens()));
+        lease.known[i] = sums != nullptr;
+      }
+      if (lease.known[i]) continue;
+      if (!sums) sums = std::make_shared<std::vector<std::uint32_t>>(per_layer * lease.published.size());
+      tasks->push_back({lease.blocks[i], index, extent, sums,
+                        std::span(*sums).subspan(at * per_layer, static_cast<std::size_t>(end - first) * per_layer)});
+    }
+    first = end;
   }
-  if (tasks->empty()) {
-    lease.summed = true;
-    return;
-  }
+  if (tasks->empty()) return on_summed(id, targets);
   ++lease.pins;
-  const std::size_t width = slice_blocks(layout);
-  lease.summing = SlicedJob::start(
-      context_.loop, context_.pool, (tasks->size() + width - 1) / width,
-      [memory = &context_.memory, tasks, width](std::size_t slice) { run_slice(*memory, *tasks, slice, width); },
-      [this, id, tasks] {
-        Lease& summed = leases_.at(id);
-        if (!summed.summing->cancelled()) {
-          for (SumTask& task : *tasks) {
-            summed.sums[task.index] = task.take();
-            sums_.put(task.block, task.generation, length(task.tokens), summed.sums[task.index]);
-          }
-          summed.summed = true;
-        }
-        summed.summing.reset();
-        const std::vector<Token> waiting(summed.reads.begin(), summed.reads.end());
-        for (const Token token : waiting) try_grant(token);
-        unpin(id);
-      });
+  lease.summing = start_summing(context_, tasks, [this, id, targets] {
+    Lease& summed = leases_.at(id);
+    const bool cancelled = summed.summing->cancelled();
+    summed.summing.reset();
+    if (!cancelled) on_summed(id, targets);
+    unpin(id);
+  });
+}
+
+void Owner::on_summed(std::uint64_t id, const std::vector<std::int64_t>& targets) {
+  Lease& lease = leases_.at(id);
+  lease.summed = targets;
+  const std::int64_t in_all_layers = *std::min_element(targets.begin(), targets.end());
+  const std::int32_t size = context_.memory.layout().block_size;
+  for (; lease.complete < lease.blocks.size(); ++lease.complete) {
+    const Extent whole = clip_to_block(static_cast<std::int64_t>(lease.complete), size, {0, 0, 0, lease.num_tokens});
+    if (whole.num_tokens() <= 0 || whole.end_token > in_all_layers) break;
+    sums_.put(lease.blocks[lease.complete], lease.generations[lease.complete],
+              static_cast<std::int32_t>(whole.num_tokens()), lease.sums[lease.complete]);
+  }
+  const std::vector<Token> waiting(lease.reads.begin(), lease.reads.end());
+  for (const Token token : waiting) try_grant(token);
+  sum_published(id);
 }
 
 Status Owner::check_request(const Peer& peer, const wire::FetchRequest& message) const {
@@ -98,10 +125,18 @@ Status Owner::check_request(const Peer& peer, const wire::FetchRequest& message)
                               end ? fmt::format("has ended: {}", lease_end_name(*end)) : "is unknown"),
                   Scope::kTransfer);
   }
-  const std::int64_t num_tokens = leases_.at(message.lease.id).num_tokens;
-  if (message.end_token > num_tokens) {
+  const std::vector<std::int64_t>& published = leases_.at(message.lease.id).published;
+  const Extent& extent = message.extent;
+  if (extent.end_layer > std::ssize(published)) {
     return Status(Code::kInvalidArgument,
-                  fmt::format("tokens up to {} asked for, the lease has {}", message.end_token, num_tokens),
+                  fmt::format("layers up to {} asked for, the model has {}", extent.end_layer, published.size()),
+                  Scope::kTransfer);
+  }
+  // Later layers never have more tokens than earlier ones.
+  const std::int64_t there = published[static_cast<std::size_t>(extent.end_layer) - 1];
+  if (extent.end_token > there) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("tokens up to {} asked for, the lease has {}", extent.end_token, there),
                   Scope::kTransfer);
   }
   if (peer.reads.size() >= kMaxReadsPerReader || peer.reads.contains(message.fetch)) {
@@ -124,43 +159,39 @@ void Owner::handle(ConnectionId id, Peer& peer, const wire::FetchRequest& messag
   read.control = id;
   read.lease = message.lease.id;
   read.via = message.via;
-  read.range = {message.first_token, message.end_token};
+  read.extent = message.extent;
   peer.reads[message.fetch] = token;
   leases_.at(read.lease).reads.insert(token);
   sum_partial(token);
   try_grant(token);
 }
 
-/// Blocks of which the range takes only a part have no checksums from the lease: they are summed for this read.
+/// Blocks of which the extent takes only a part have no checksums from the lease: they are summed for this read.
 void Owner::sum_partial(Token token) {
   Read& read = reads_.at(token);
   const Lease& lease = leases_.at(read.lease);
   const std::int32_t size = context_.memory.layout().block_size;
-  auto tasks = std::make_shared<std::vector<SumTask>>();
-  const auto first = static_cast<std::size_t>(read.range.first / size);
-  const auto last = static_cast<std::size_t>((read.range.end - 1) / size);
-  for (const std::size_t index : {first, last}) {
-    const TokenRange whole = clip_to_block(index, size, {0, lease.num_tokens});
-    const TokenRange part = clip_to_block(index, size, read.range);
-    if ((part.first == whole.first && part.end == whole.end) || read.partial.contains(index)) continue;
-    read.partial[index];
-    tasks->push_back({lease.blocks[index], index, 0, part, {}});
+  auto tasks = std::make_shared<SumTasks>();
+  for (const std::int64_t index : {read.extent.first_token / size, (read.extent.end_token - 1) / size}) {
+    const Extent whole = clip_to_block(index, size, {0, 0, 0, lease.num_tokens});
+    const Extent part = clip_to_block(index, size, read.extent);
+    if (part.num_tokens() == whole.num_tokens() || read.partial.contains(index)) continue;
+    auto sums =
+        std::make_shared<std::vector<std::uint32_t>>(pieces_per_block(part.num_layers(), context_.shards.num_heads()));
+    read.partial[index] = sums;
+    tasks->push_back({lease.blocks[static_cast<std::size_t>(index)], index, part, sums, *sums});
   }
   if (tasks->empty()) return;
   ++read.jobs;
   ++leases_.at(read.lease).pins;
-  SlicedJob::start(
-      context_.loop, context_.pool, tasks->size(),
-      [memory = &context_.memory, tasks](std::size_t slice) { run_slice(*memory, *tasks, slice, 1); },
-      [this, token, id = read.lease, tasks] {
-        const auto found = reads_.find(token);
-        if (found != reads_.end()) {
-          --found->second.jobs;
-          for (SumTask& task : *tasks) found->second.partial[task.index] = task.take();
-          try_grant(token);
-        }
-        unpin(id);
-      });
+  start_summing(context_, tasks, [this, token, id = read.lease] {
+    const auto found = reads_.find(token);
+    if (found != reads_.end()) {
+      --found->second.jobs;
+      try_grant(token);
+    }
+    unpin(id);
+  });
 }
 
 void Owner::try_grant(Token token) {
@@ -168,14 +199,16 @@ void Owner::try_grant(Token token) {
   if (found == reads_.end()) return;
   Read& read = found->second;
   const Lease& lease = leases_.at(read.lease);
-  if (read.granted || read.jobs > 0 || !lease.summed || lease.ended) return;
-  const kv::Layout& layout = context_.memory.layout();
-  const auto first = static_cast<std::size_t>(read.range.first / layout.block_size);
-  const auto end = static_cast<std::size_t>((read.range.end - 1) / layout.block_size) + 1;
+  if (read.granted || read.jobs > 0 || lease.ended) return;
+  // The last of these layers is summed last.
+  const std::int64_t summed = lease.summed[static_cast<std::size_t>(read.extent.end_layer) - 1];
+  if (summed < whole_blocks(lease, read.extent.end_token)) return;
   Peer& peer = peers_.at(read.control);
   read.granted = true;
-  peer.connection->send(wire::Grant{read.fetch, token, static_cast<std::uint32_t>(end - first),
-                                    static_cast<std::uint32_t>(pieces_per_block(layout))});
+  const BlockSpan span = blocks_of(read.extent, context_.memory.layout().block_size);
+  peer.connection->send(
+      wire::Grant{read.fetch, token, static_cast<std::uint32_t>(span.count),
+                  static_cast<std::uint32_t>(pieces_per_block(read.extent.num_layers(), context_.shards.num_heads()))});
   peer.granting.push_back(token);
   pump_grants(peer);
 }
@@ -190,27 +223,30 @@ void Owner::pump_grants(Peer& peer) {
     Read& read = found->second;
     const Lease& lease = leases_.at(read.lease);
     peer.connection->send(next_grant_blocks(read, lease));
-    const std::int32_t size = context_.memory.layout().block_size;
-    const std::int64_t position = (read.range.first / size + static_cast<std::int64_t>(read.next_block)) * size;
-    if (position >= read.range.end) peer.granting.erase(peer.granting.begin());
+    const BlockSpan span = blocks_of(read.extent, context_.memory.layout().block_size);
+    if (read.next_block == span.count) peer.granting.erase(peer.granting.begin());
   }
 }
 
 wire::GrantBlocks Owner::next_grant_blocks(Read& read, const Lease& lease) const {
-  const kv::Layout& layout = context_.memory.layout();
-  const auto base = static_cast<std::size_t>(read.range.first / layout.block_size);
-  const auto end = static_cast<std::size_t>((read.range.end - 1) / layout.block_size) + 1;
-  const std::size_t entry = sizeof(wire::GrantedBlock) + pieces_per_block(layout) * sizeof(std::uint32_t);
-  const std::size_t count = std::min(std::max<std::size_t>(1, kGrantBytes / entry), end - base - read.next_block);
+  const BlockSpan span = blocks_of(read.extent, context_.memory.layout().block_size);
+  const std::size_t per_layer = pieces_per_block(1, context_.shards.num_heads());
+  const std::size_t first_sum = static_cast<std::size_t>(read.extent.first_layer) * per_layer;
+  const std::size_t num_sums = static_cast<std::size_t>(read.extent.num_layers()) * per_layer;
+  const std::size_t entry = sizeof(wire::GrantedBlock) + num_sums * sizeof(std::uint32_t);
+  const auto room = static_cast<std::int64_t>(std::max<std::size_t>(1, kGrantBytes / entry));
+  const std::int64_t end = std::min(span.count, read.next_block + room);
   wire::GrantBlocks message;
   message.fetch = read.fetch;
   message.first = static_cast<std::uint32_t>(read.next_block);
-  for (std::size_t i = 0; i < count; ++i, ++read.next_block) {
-    const std::size_t index = base + read.next_block;
-    const auto partial = read.partial.find(index);
-    const Sums& sums = partial != read.partial.end() ? partial->second : lease.sums[index];
+  for (; read.next_block < end; ++read.next_block) {
+    const auto index = static_cast<std::size_t>(span.first + read.next_block);
+    const auto partial = read.partial.find(span.first + read.next_block);
+    const std::span<const std::uint32_t> sums = partial != read.partial.end()
+                                                    ? std::span(*partial->second)
+                                                    : std::span(*lease.sums[index]).subspan(first_sum, num_sums);
     message.blocks.push_back({lease.blocks[index], lease.generations[index]});
-    message.checksums.insert(message.checksums.end(), sums->begin(), sums->end());
+    message.checksums.insert(message.checksums.end(), sums.begin(), sums.end());
   }
   return message;
 }
@@ -235,8 +271,14 @@ void Owner::end_read(Token token, const Status& why) {
     if (!why.ok()) peer->second.connection->send(wire::FetchError{read.fetch, why.code(), why.message()});
   }
   if (read.data != 0) {
-    // The sender sends nothing more. The reader closes the connection once it knows why; if it does not, we do.
-    context_.loop.after(context_.options.connect_timeout, [this, id = read.data] { drop_connection(id); });
+    // The sender sends nothing more for this read. The reader closes the connection or uses it again; if it does
+    // neither, we close it.
+    const auto data = peers_.find(read.data);
+    const std::uint64_t served = data == peers_.end() ? 0 : data->second.attachments;
+    context_.loop.after(context_.options.connect_timeout, [this, id = read.data, served] {
+      const auto idle = peers_.find(id);
+      if (idle != peers_.end() && idle->second.attachments == served) drop_connection(id);
+    });
   }
   leases_.at(read.lease).reads.erase(token);
   if (read.leaving) unpin(read.lease);
@@ -249,9 +291,16 @@ void Owner::handle(ConnectionId id, Peer& peer, const wire::Attach& message) {
     return refuse(id, Status(Code::kUnavailable, ours ? "the grant of this data connection has ended"
                                                       : "data connection is for another incarnation"));
   }
+  if (peer.sender && !peer.sender->idle()) {
+    return refuse(id,
+                  Status(Code::kInvalidArgument, "data connection is taken for another grant before it was served"));
+  }
+  const auto before = reads_.find(peer.token);
+  if (before != reads_.end()) before->second.data = 0;
   if (found->second.data != 0) drop_connection(std::exchange(found->second.data, 0));
   found->second.data = id;
   peer.token = message.token;
+  ++peer.attachments;
   peer.sender = std::make_unique<DataSender>(*peer.connection, context_.memory.data(), [this, token = message.token] {
     const auto read = reads_.find(token);
     return read != reads_.end() && table_.alive(read->second.lease);
@@ -263,7 +312,7 @@ void Owner::handle(ConnectionId id, Peer& peer, const wire::Pull& message) {
   if (read == reads_.end()) return;  // it learns on its control connection that the lease has ended
   const Lease& lease = leases_.at(read->second.lease);
   for (const wire::Run& run : message.runs) {
-    const Status checked = check_run(context_.memory.layout(), run, lease.members);
+    const Status checked = check_run(context_.shards.ranks(), run, lease.members);
     if (!checked.ok()) return refuse(id, checked);
   }
   const Status queued = peer.sender->enqueue(message);

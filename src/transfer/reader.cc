@@ -4,17 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <string_view>
 #include <utility>
 
 #include "base/log.h"
-#include "transfer/checksum.h"
 
 namespace tandem::transfer {
 namespace {
 
-constexpr std::size_t kVerifySliceBytes = std::size_t{2} << 20;
+/// Pieces of one fetch or reception under way: enough to hide the round trips of each, few enough that what is
+/// published meanwhile comes together in larger ones.
+constexpr std::size_t kPiecesAhead = 4;
 
 std::string_view ended_name(wire::Ended reason) {
   switch (reason) {
@@ -36,34 +36,17 @@ std::string_view ended_name(wire::Ended reason) {
 
 }  // namespace
 
-/// The first wrong checksum that any slice saw.
-struct Reader::Mismatch {
-  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
-  std::atomic<std::uint64_t> piece{kNone};
-
-  void report(std::uint64_t index) {
-    std::uint64_t known = piece.load();
-    while (index < known && !piece.compare_exchange_weak(known, index)) {
-    }
-  }
-};
-
 Reader::~Reader() {
   for (const auto& [key, link] : links_) link->close();
 }
 
 std::shared_ptr<OwnerLink> Reader::link_to(const Handover& source) {
-  OwnerLink::Key key{source.host, static_cast<std::uint16_t>(source.port + context_.options.tp_rank),
-                     source.lease.incarnation};
+  OwnerLink::Key key{source.host, source.port, source.lease.incarnation};
   std::shared_ptr<OwnerLink>& link = links_[key];
   if (link) return link;
   OwnerLink::Events events;
-  events.on_ready = [this](OwnerLink& ready) {
-    for (const auto& [id, active] : active_) {
-      if (active->link.get() == &ready && active->phase == Phase::kConnecting) request(*active);
-    }
-  };
-  events.on_failed = [this](OwnerLink& failed, const Status& why) { on_link_failed(failed, why); };
+  events.on_ready = [this](OwnerLink& ready) { on_ready(ready); };
+  events.on_failed = [this](OwnerLink& failed, const Status& why, bool gone) { on_link_failed(failed, why, gone); };
   events.on_message = [this](OwnerLink& from, wire::Message message) { on_message(from, std::move(message)); };
   events.on_unused = [this](OwnerLink& unused) {
     const auto found = links_.find(unused.key());
@@ -84,65 +67,224 @@ void Reader::drop(const Handover& source) {
   if (!stopping_) link_to(source)->drop(source.lease.id);
 }
 
-// ---- a fetch, step by step
+// ---- beginnings
 
-Status Reader::check(const Fetch& fetch) const {
+Reader::Active& Reader::add(FetchId id, FetchDone done) {
+  Active& active = *active_.emplace(id, std::make_unique<Active>()).first->second;
+  active.id = id;
+  active.done = std::move(done);
+  active.started = active.last_progress = context_.loop.now();
+  return active;
+}
+
+Status Reader::check_extent(const Active& active, std::int64_t num_tokens) const {
+  if (stopping_) return Status(Code::kCancelled, "the transfer engine is stopping", Scope::kTransfer);
   const kv::Layout& layout = context_.memory.layout();
   const auto bad = [](std::string what) { return Status(Code::kInvalidArgument, std::move(what), Scope::kTransfer); };
-  if (fetch.first_token < 0 || fetch.end_token < fetch.first_token || fetch.end_token > fetch.source.num_tokens ||
-      fetch.first_token % layout.block_size != 0) {
+  if (active.first_token < 0 || active.end_token < active.first_token || active.end_token > num_tokens ||
+      active.first_token % layout.block_size != 0) {
     return bad(fmt::format("cannot fetch tokens [{}, {}) of {}: the first must be a multiple of the block size {}",
-                           fetch.first_token, fetch.end_token, fetch.source.num_tokens, layout.block_size));
+                           active.first_token, active.end_token, num_tokens, layout.block_size));
   }
-  const std::int64_t needed = (fetch.end_token - fetch.first_token + layout.block_size - 1) / layout.block_size;
-  if (static_cast<std::int64_t>(fetch.destination.size()) < needed) {
-    return bad(fmt::format("{} destination blocks for {} tokens, {} are needed", fetch.destination.size(),
-                           fetch.end_token - fetch.first_token, needed));
+  const BlockSpan needed = blocks_of({0, 0, active.first_token, active.end_token}, layout.block_size);
+  if (std::ssize(active.destination) < needed.count) {
+    return bad(fmt::format("{} destination blocks for {} tokens, {} are needed", active.destination.size(),
+                           active.end_token - active.first_token, needed.count));
   }
-  for (const kv::BlockId block : fetch.destination) {
+  for (const kv::BlockId block : active.destination) {
     if (block < 0 || block >= layout.num_blocks) return bad(fmt::format("destination block {} does not exist", block));
   }
   return {};
 }
 
 void Reader::fetch(FetchId id, Fetch fetch, FetchDone done) {
-  auto owned = std::make_unique<Active>();
-  Active& active = *owned;
-  active.id = id;
-  active.fetch = std::move(fetch);
-  active.done = std::move(done);
-  active.started = active.connected = active.phase_started = active.last_progress = context_.loop.now();
-  active_.emplace(id, std::move(owned));
-  if (stopping_) return finish(id, Status(Code::kCancelled, "the transfer engine is stopping", Scope::kTransfer));
-  active.link = link_to(active.fetch.source);
-  active.link->begin_fetch(active.fetch.source.lease.id);
-  Status checked = check(active.fetch);
+  Active& active = add(id, std::move(done));
+  active.source = std::move(fetch.source);
+  active.destination = std::move(fetch.destination);
+  active.first_token = fetch.first_token;
+  active.end_token = fetch.end_token;
+  if (!stopping_) {
+    active.link = link_to(active.source);
+    active.link->begin_fetch(active.source.lease.id);
+  }
+  Status checked = check_extent(active, active.source.num_tokens);
   if (!checked.ok()) return finish(id, std::move(checked));
-  if (active.fetch.first_token == active.fetch.end_token) return finish(id, {});  // all of it is here already
-  watch_progress(id);
-  if (active.link->ready()) {
-    request(active);
-  } else {
-    active.link->connect();
+  begin(active);
+  active.published.assign(active.published.size(), active.end_token);
+  move_on(id);
+}
+
+void Reader::receive(FetchId id, std::uint64_t name, Reception reception, FetchDone done) {
+  Active& active = add(id, std::move(done));
+  active.awaited = Awaited{name, reception.num_tokens, reception.prompt_hash};
+  active.destination = std::move(reception.destination);
+  active.first_token = reception.first_token;
+  active.end_token = reception.end_token;
+  receptions_[name] = id;
+  Status checked = check_extent(active, reception.num_tokens);
+  if (!checked.ok()) return finish(id, std::move(checked));
+  active.deadline = context_.loop.after(context_.options.offer_timeout, [this, id] {
+    fail(id, Status(Code::kDeadlineExceeded,
+                    fmt::format("no prefiller offered the KV within {} ms", context_.options.offer_timeout.count()),
+                    Scope::kTransfer));
+  });
+}
+
+Status Reader::on_offer(const wire::Offer& offer) {
+  const auto refused = [](Code code, std::string why) { return Status(code, std::move(why), Scope::kTransfer); };
+  if (offer.incarnation != context_.identity.incarnation) {
+    return refused(Code::kUnavailable,
+                   fmt::format("the offer is for incarnation {:x} of decoder '{}', which is now {:x}: it was restarted",
+                               offer.incarnation, context_.identity.engine_id, context_.identity.incarnation));
+  }
+  const auto found = receptions_.find(offer.reception);
+  if (found == receptions_.end() || !find(found->second)->failure.ok()) {
+    return refused(Code::kNotFound, fmt::format("decoder '{}' does not wait for reception {:x} any more",
+                                                context_.identity.engine_id, offer.reception));
+  }
+  Active& active = *find(found->second);
+  const Handover& source = offer.source;
+  if (active.link) {
+    if (active.source.lease == source.lease) return {};  // said twice
+    return refused(Code::kAlreadyExists, fmt::format("reception {:x} takes its KV from '{}' already", offer.reception,
+                                                     active.source.engine_id));
+  }
+  const Status compatible = check_compatible(context_.identity, offer.owner);
+  if (!compatible.ok()) return compatible;
+  if (source.num_tokens != active.awaited->num_tokens || source.prompt_hash != active.awaited->prompt_hash) {
+    return refused(
+        Code::kFailedPrecondition,
+        fmt::format("'{}' offers the KV of {} tokens with hash {:016x}, '{}' waits for {} with hash {:016x}; "
+                    "both instances must see the same prompt (model, tokenizer, chat template)",
+                    source.engine_id, source.num_tokens, source.prompt_hash, context_.identity.engine_id,
+                    active.awaited->num_tokens, active.awaited->prompt_hash));
+  }
+  context_.loop.cancel(active.deadline);
+  active.source = source;
+  active.started = active.last_progress = context_.loop.now();
+  active.link = link_to(source);
+  active.link->begin_fetch(source.lease.id);
+  begin(active);
+  // After the answer is on its way: this may already be the end.
+  context_.loop.post([this, id = active.id] { move_on(id); });
+  return {};
+}
+
+void Reader::begin(Active& active) {
+  const auto num_layers = static_cast<std::size_t>(context_.memory.layout().num_layers);
+  active.published.assign(num_layers, active.first_token);
+  active.asked.assign(num_layers, active.first_token);
+  watch_progress(active.id);
+  active.connected = active.link->ready();
+  if (!active.connected) active.link->connect();
+}
+
+// ---- pieces
+
+/// What is published and not asked for: layers that are equally far, up to the owner's last whole block.
+std::optional<Extent> Reader::next_extent(const Active& active) const {
+  const std::int64_t size = active.link->owner()->common().block_size;
+  const auto available = [&](std::size_t layer) {
+    const std::int64_t tokens = active.published[layer];
+    return tokens >= active.end_token ? active.end_token : tokens / size * size;
+  };
+  const std::size_t num_layers = active.asked.size();
+  for (std::size_t first = 0; first < num_layers; ++first) {
+    const std::int64_t from = active.asked[first];
+    const std::int64_t to = available(first);
+    if (to <= from) continue;
+    std::size_t end = first + 1;
+    while (end < num_layers && active.asked[end] == from && available(end) >= to) ++end;
+    return Extent{static_cast<std::int32_t>(first), static_cast<std::int32_t>(end), from, to};
+  }
+  return std::nullopt;
+}
+
+void Reader::start_pieces(Active& active) {
+  while (active.pieces.size() < kPiecesAhead) {
+    const std::optional<Extent> extent = next_extent(active);
+    if (!extent) return;
+    for (std::int32_t layer = extent->first_layer; layer < extent->end_layer; ++layer) {
+      active.asked[static_cast<std::size_t>(layer)] = extent->end_token;
+    }
+    const std::uint64_t number = next_piece_++;
+    PieceOrder order;
+    order.id = number;
+    order.lease = active.source.lease;
+    order.extent = *extent;
+    order.home = active.destination;
+    order.first_home = active.first_token / context_.memory.layout().block_size;
+    order.promised = active.source.blocks;
+    piece_owners_[number] = active.id;
+    auto& piece = active.pieces[number];
+    piece = std::make_unique<Piece>(
+        context_, *active.link, std::move(order), [this, &active] { active.last_progress = context_.loop.now(); },
+        [this, id = active.id, number](const Status& status) { on_piece_done(id, number, status); });
+    piece->request();
   }
 }
 
-void Reader::request(Active& active) {
-  active.phase = Phase::kGranting;
-  active.connected = active.last_progress = context_.loop.now();
-  active.requested = true;
-  active.stats.transport = active.link->transport().name();
-  const auto via = active.stats.transport == "shm" ? wire::Via::kShm : wire::Via::kTcp;
-  const Handover& source = active.fetch.source;
-  active.link->send(wire::FetchRequest{active.id, source.lease, via, active.fetch.first_token, active.fetch.end_token});
+void Reader::on_piece_done(FetchId id, std::uint64_t number, const Status& status) {
+  Active& active = *active_.at(id);
+  const std::unique_ptr<Piece> piece = std::move(active.pieces.at(number));
+  active.pieces.erase(number);
+  piece_owners_.erase(number);
+  const FetchStats& stats = piece->stats();
+  active.stats.bytes += stats.bytes;
+  active.stats.copies += stats.copies;
+  active.stats.copy_seconds += stats.copy_seconds;
+  active.stats.verify_seconds += stats.verify_seconds;
+  if (status.ok()) active.retried = false;
+  if (!status.ok() && active.failure.ok()) return fail(id, status);
+  move_on(id);
+}
+
+/// Starts what can be started, or ends it.
+void Reader::move_on(FetchId id) {
+  Active* active = find(id);
+  if (active == nullptr) return;
+  if (!active->failure.ok()) {
+    if (active->pieces.empty()) finish(id, active->failure);
+    return;
+  }
+  const bool all_asked = std::all_of(active->asked.begin(), active->asked.end(),
+                                     [active](std::int64_t tokens) { return tokens == active->end_token; });
+  if (all_asked && active->pieces.empty()) return finish(id, {});
+  if (!active->link->ready()) return;
+  active->stats.transport = active->link->transport().name();
+  start_pieces(*active);
+}
+
+// ---- what links say
+
+void Reader::on_ready(OwnerLink& link) {
+  for (const FetchId id : of_link(link)) {
+    Active* active = find(id);
+    if (active == nullptr) continue;
+    active->connected = true;
+    active->last_progress = context_.loop.now();
+    for (const auto& [number, piece] : active->pieces) piece->request();
+    move_on(id);
+  }
 }
 
 void Reader::on_message(OwnerLink& link, wire::Message message) {
-  if (auto* blocks = std::get_if<wire::GrantBlocks>(&message)) return on_grant_blocks(link, std::move(*blocks));
-  if (const auto* grant = std::get_if<wire::Grant>(&message)) return on_grant(link, *grant);
+  if (const auto* progress = std::get_if<wire::Progress>(&message)) return on_progress(link, *progress);
+  if (const auto* blocks = std::get_if<wire::GrantBlocks>(&message)) {
+    if (Piece* piece = find_piece(blocks->fetch, link)) {
+      Active& active = *active_.at(piece_owners_.at(blocks->fetch));
+      if (active.stats.wait_seconds == 0.0) active.stats.wait_seconds = seconds(context_.loop.now() - active.started);
+      piece->on_grant_blocks(*blocks);
+    }
+    return;
+  }
+  if (const auto* grant = std::get_if<wire::Grant>(&message)) {
+    if (Piece* piece = find_piece(grant->fetch, link)) piece->on_grant(*grant);
+    return;
+  }
   if (const auto* error = std::get_if<wire::FetchError>(&message)) {
-    Active* active = find(error->fetch, link);
-    if (active != nullptr) fail(*active, Status(error->code, error->message, Scope::kTransfer));
+    Piece* piece = find_piece(error->fetch, link);
+    if (piece != nullptr) piece->fail(Status(error->code, error->message, Scope::kTransfer));
     return;
   }
   if (const auto* ended = std::get_if<wire::LeasesEnded>(&message)) {
@@ -155,147 +297,53 @@ void Reader::on_message(OwnerLink& link, wire::Message message) {
                message.index() + 1);
 }
 
+void Reader::on_progress(OwnerLink& link, const wire::Progress& progress) {
+  for (const FetchId id : of_link(link)) {
+    Active* active = find(id);
+    if (active == nullptr || !(active->source.lease == progress.lease)) continue;
+    if (progress.end_layer > std::ssize(active->published) || progress.end_token > active->source.num_tokens) {
+      fail(id, Status(Code::kDataLoss,
+                      fmt::format("the prefiller published layers up to {} and tokens up to {}; there are {} and {}",
+                                  progress.end_layer, progress.end_token, active->published.size(),
+                                  active->source.num_tokens),
+                      Scope::kTransfer));
+      continue;
+    }
+    active->last_progress = context_.loop.now();
+    active->retried = false;
+    for (std::int32_t layer = progress.first_layer; layer < progress.end_layer; ++layer) {
+      std::int64_t& published = active->published[static_cast<std::size_t>(layer)];
+      published = std::max(published, progress.end_token);
+    }
+    move_on(id);
+  }
+}
+
 void Reader::on_lease_ended(OwnerLink& link, std::uint64_t lease, wire::Ended reason) {
   link.lease_over(lease);
-  std::vector<FetchId> affected;
-  for (const auto& [id, active] : active_) {
-    if (active->link.get() == &link && active->fetch.source.lease.id == lease) affected.push_back(id);
+  for (const FetchId id : of_link(link)) {
+    const Active* active = find(id);
+    if (active == nullptr || active->source.lease.id != lease) continue;
+    fail(id, Status(Code::kUnavailable, fmt::format("the lease of its blocks is over: {}", ended_name(reason)),
+                    Scope::kTransfer));
   }
-  for (const FetchId id : affected) {
-    if (Active* active = find(id)) {
-      fail(*active, Status(Code::kUnavailable, fmt::format("the lease of its blocks is over: {}", ended_name(reason)),
-                           Scope::kTransfer));
+}
+
+void Reader::on_link_failed(OwnerLink& link, const Status& why, bool gone) {
+  bool again = false;
+  for (const FetchId id : of_link(link)) {
+    Active* active = find(id);
+    if (active == nullptr) continue;
+    const bool still = std::all_of(active->pieces.begin(), active->pieces.end(),
+                                   [](const auto& piece) { return piece.second->granting(); });
+    // A connection that broke while it was idle shows only now. Nothing is moving, so asking once more is safe.
+    if (!gone && still && active->connected && !active->retried && why.code() == Code::kUnavailable && !stopping_) {
+      active->retried = again = true;
+    } else {
+      fail(id, why);
     }
   }
-}
-
-void Reader::on_grant(const OwnerLink& link, const wire::Grant& grant) {
-  Active* active = find(grant.fetch, link);
-  if (active == nullptr || active->phase != Phase::kGranting || active->granted) return;
-  const kv::Layout& theirs = link.owner().layout;
-  const auto first = active->fetch.first_token / theirs.block_size;
-  const auto last = (active->fetch.end_token - 1) / theirs.block_size;
-  if (grant.num_blocks != static_cast<std::uint64_t>(last - first + 1) ||
-      grant.pieces_per_block != pieces_per_block(theirs)) {
-    return fail(*active, Status(Code::kDataLoss,
-                                fmt::format("granted {} blocks of {} checksums, expected {} of {}", grant.num_blocks,
-                                            grant.pieces_per_block, last - first + 1, pieces_per_block(theirs)),
-                                Scope::kTransfer));
-  }
-  active->granted = true;
-  active->grant = grant;
-  active->last_progress = context_.loop.now();
-}
-
-void Reader::on_grant_blocks(OwnerLink& link, wire::GrantBlocks message) {
-  Active* active = find(message.fetch, link);
-  if (active == nullptr || active->phase != Phase::kGranting) return;
-  const std::size_t base = static_cast<std::size_t>(active->fetch.first_token / link.owner().layout.block_size);
-  const std::vector<kv::BlockId>& promised = active->fetch.source.blocks;
-  if (!active->granted || message.first != active->blocks.size() ||
-      message.blocks.size() > active->grant.num_blocks - active->blocks.size() ||
-      message.checksums.size() != message.blocks.size() * active->grant.pieces_per_block) {
-    return fail(*active, Status(Code::kDataLoss, "the prefiller's grant does not fit together", Scope::kTransfer));
-  }
-  for (std::size_t i = 0; i < message.blocks.size(); ++i) {
-    const std::size_t index = base + message.first + i;
-    if (index < promised.size() && promised[index] == message.blocks[i].block) continue;
-    return fail(*active,
-                Status(Code::kDataLoss,
-                       fmt::format("the hand-over lists block {} at place {}, the lease has block {}",
-                                   index < promised.size() ? promised[index] : -1, index, message.blocks[i].block),
-                       Scope::kTransfer));
-  }
-  active->blocks.insert(active->blocks.end(), message.blocks.begin(), message.blocks.end());
-  active->checksums.insert(active->checksums.end(), message.checksums.begin(), message.checksums.end());
-  active->last_progress = context_.loop.now();
-  if (active->blocks.size() == active->grant.num_blocks) move(*active);
-}
-
-void Reader::move(Active& active) {
-  const TimePoint now = context_.loop.now();
-  active.stats.wait_seconds = seconds(now - active.started);
-  PlanInput input;
-  input.sources = {&active.link->owner().layout, 1};
-  input.destination = context_.memory.layout();
-  input.source_blocks = active.fetch.source.blocks;
-  input.destination_blocks = active.fetch.destination;
-  input.first_token = active.fetch.first_token;
-  input.end_token = active.fetch.end_token;
-  auto plan = make_plan(input);
-  if (!plan) return fail(active, plan.error());
-  TANDEM_ASSERT(!plan->convert, "the handshake lets only equal element types through");
-  active.plan = std::move(*plan);
-  active.stats.bytes = active.plan.source_bytes;
-  active.stats.copies = active.plan.copies.size();
-  active.phase = Phase::kMoving;
-  active.phase_started = now;
-  MoveRequest request;
-  request.token = active.grant.token;
-  request.copies = active.plan.copies;
-  request.blocks = active.blocks;
-  request.destination = context_.memory.data();
-  request.on_progress = [this, id = active.id](std::uint64_t) {
-    if (Active* moving = find(id)) moving->last_progress = context_.loop.now();
-  };
-  request.on_done = [this, id = active.id](const Status& status) { on_moved(id, status); };
-  active.move = active.link->transport().start(std::move(request));
-}
-
-void Reader::on_moved(FetchId id, const Status& status) {
-  Active& active = *active_.at(id);
-  const TimePoint now = context_.loop.now();
-  active.stats.copy_seconds = seconds(now - active.phase_started);
-  if (!active.failure.ok()) return finish(id, active.failure);
-  if (!status.ok()) return finish(id, status);
-  active.phase = Phase::kVerifying;
-  active.phase_started = active.last_progress = now;
-  verify(active);
-}
-
-void Reader::verify(Active& active) {
-  // Everything that pool threads touch is theirs or stays unchanged until on_verified.
-  const kv::Layout theirs = active.link->owner().layout;
-  const auto mismatch = std::make_shared<Mismatch>();
-  const std::size_t pieces = active.grant.pieces_per_block;
-  const std::size_t block_bytes = theirs.block_bytes() * static_cast<std::size_t>(theirs.num_layers);
-  const std::size_t width = std::max<std::size_t>(1, kVerifySliceBytes / block_bytes);
-  const auto base = static_cast<std::size_t>(active.fetch.first_token / theirs.block_size);
-  const TokenRange range{active.fetch.first_token, active.fetch.end_token};
-  active.verify = SlicedJob::start(
-      context_.loop, context_.pool, (active.blocks.size() + width - 1) / width,
-      [memory = &context_.memory, &active, mismatch, pieces, width, base, range,
-       size = theirs.block_size](std::size_t s) {
-        const kv::Layout& ours = memory->layout();
-        std::vector<std::uint32_t> sums(pieces);
-        const std::size_t end = std::min(active.blocks.size(), (s + 1) * width);
-        for (std::size_t block = s * width; block < end; ++block) {
-          piece_checksums(ours, memory->data(), active.fetch.destination, range.first / ours.block_size,
-                          clip_to_block(base + block, size, range), sums);
-          for (std::size_t piece = 0; piece < pieces; ++piece) {
-            if (sums[piece] != active.checksums[block * pieces + piece]) mismatch->report(block * pieces + piece);
-          }
-        }
-      },
-      [this, id = active.id, mismatch] { on_verified(id, *mismatch); });
-}
-
-void Reader::on_verified(FetchId id, const Mismatch& mismatch) {
-  Active& active = *active_.at(id);
-  active.stats.verify_seconds = seconds(context_.loop.now() - active.phase_started);
-  if (!active.failure.ok()) return finish(id, active.failure);
-  const std::uint64_t piece = mismatch.piece.load();
-  if (piece == Mismatch::kNone) return finish(id, {});
-  const std::size_t pieces = active.grant.pieces_per_block;
-  const auto heads = static_cast<std::size_t>(context_.memory.layout().num_kv_heads);
-  const std::size_t within = piece % pieces;
-  finish(id, Status(Code::kDataLoss,
-                    fmt::format(
-                        "checksum of the prefiller's block {} (layer {}, {}, KV head {} of the rank) does not match "
-                        "what arrived over {}",
-                        active.blocks[piece / pieces].block, within / (2 * heads), within / heads % 2 == 0 ? "K" : "V",
-                        within % heads, active.stats.transport),
-                    Scope::kTransfer));
+  if (again) link.connect();
 }
 
 // ---- ends
@@ -309,56 +357,31 @@ void Reader::watch_progress(FetchId id) {
     active->deadline = context_.loop.after(due - now, [this, id] { watch_progress(id); });
     return;
   }
-  fail(*active, Status(Code::kDeadlineExceeded,
-                       fmt::format("no progress for {} ms", context_.options.fetch_timeout.count()), Scope::kTransfer));
+  fail(id, Status(Code::kDeadlineExceeded, fmt::format("no progress for {} ms", context_.options.fetch_timeout.count()),
+                  Scope::kTransfer));
 }
 
-void Reader::cancel(FetchId id) {
-  if (Active* active = find(id)) fail(*active, Status(Code::kCancelled, "cancelled", Scope::kTransfer));
-}
+void Reader::cancel(FetchId id) { fail(id, Status(Code::kCancelled, "cancelled", Scope::kTransfer)); }
 
-void Reader::fail(Active& active, Status why) {
-  if (!active.failure.ok()) return;
-  active.failure = std::move(why);
-  switch (active.phase) {
-    case Phase::kConnecting:
-    case Phase::kGranting:
-      return finish(active.id, active.failure);
-    case Phase::kMoving:
-      return active.move->cancel();
-    case Phase::kVerifying:
-      return active.verify->cancel();
+void Reader::fail(FetchId id, const Status& why) {
+  Active* active = find(id);
+  if (active == nullptr || !active->failure.ok()) return;
+  active->failure = why;
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [number, piece] : active->pieces) numbers.push_back(number);
+  // The last one that ends takes `active` with it.
+  for (const std::uint64_t number : numbers) {
+    if (piece_owners_.contains(number)) active->pieces.at(number)->fail(why);
   }
-}
-
-void Reader::on_link_failed(OwnerLink& link, const Status& why) {
-  std::vector<FetchId> affected;
-  for (const auto& [id, active] : active_) {
-    if (active->link.get() == &link) affected.push_back(id);
-  }
-  bool again = false;
-  for (const FetchId id : affected) {
-    Active* active = find(id);
-    if (active == nullptr) continue;
-    // A connection that broke while it was idle shows only now. Nothing has moved yet, so asking once more is safe.
-    if (active->phase == Phase::kGranting && !active->retried && why.code() == Code::kUnavailable && !stopping_) {
-      active->retried = again = true;
-      active->phase = Phase::kConnecting;
-      active->granted = false;
-      active->blocks.clear();
-      active->checksums.clear();
-    } else {
-      fail(*active, why);
-    }
-  }
-  if (again) link.connect();
+  move_on(id);
 }
 
 std::string Reader::subject(const Active& active) {
-  const Handover& source = active.fetch.source;
-  return fmt::format("fetch of tokens [{}, {}) of lease {:x} from '{}' at {}", active.fetch.first_token,
-                     active.fetch.end_token, source.lease.id, source.engine_id,
-                     endpoint_name(source.host, source.port));
+  const Handover& source = active.source;
+  const std::string tokens = fmt::format("tokens [{}, {})", active.first_token, active.end_token);
+  if (active.awaited && !active.link) return fmt::format("reception {:x} of {}", active.awaited->name, tokens);
+  return fmt::format("{} of {} of lease {:x} from '{}' at {}", active.awaited ? "reception" : "fetch", tokens,
+                     source.lease.id, source.engine_id, endpoint_name(source.host, source.port));
 }
 
 void Reader::finish(FetchId id, Status status) {
@@ -366,17 +389,17 @@ void Reader::finish(FetchId id, Status status) {
   const std::unique_ptr<Active> active = std::move(found->second);
   active_.erase(found);
   context_.loop.cancel(active->deadline);
-  if (active->link) {
-    if (active->requested && active->link->ready()) active->link->send(wire::FetchEnded{id});
-    active->link->end_fetch(active->fetch.source.lease.id, status.ok());
-  }
+  if (active->awaited) receptions_.erase(active->awaited->name);
+  if (active->link) active->link->end_fetch(active->source.lease.id, status.ok());
   TransferMetrics& metrics = context_.metrics;
+  const FetchStats& stats = active->stats;
   if (status.ok()) {
-    (active->stats.transport == "shm" ? metrics.bytes_shm : metrics.bytes_tcp)
-        .add(static_cast<double>(active->stats.bytes));
-    metrics.copies.add(static_cast<double>(active->stats.copies));
+    (stats.transport == "shm" ? metrics.bytes_shm : metrics.bytes_tcp).add(static_cast<double>(stats.bytes));
+    metrics.copies.add(static_cast<double>(stats.copies));
+    metrics.request_bytes.observe(static_cast<double>(stats.bytes));
+    metrics.request_copies.observe(static_cast<double>(stats.copies));
     metrics.seconds.observe(seconds(context_.loop.now() - active->started));
-    active->done(id, active->stats);
+    active->done(id, stats);
   } else {
     metrics.count_failure(status.code());
     active->done(id, status.context(subject(*active)));
@@ -389,9 +412,19 @@ Reader::Active* Reader::find(FetchId id) {
   return found == active_.end() ? nullptr : found->second.get();
 }
 
-Reader::Active* Reader::find(FetchId id, const OwnerLink& from) {
-  Active* active = find(id);
-  return active != nullptr && active->link.get() == &from ? active : nullptr;
+std::vector<FetchId> Reader::of_link(const OwnerLink& link) const {
+  std::vector<FetchId> ids;
+  for (const auto& [id, active] : active_) {
+    if (active->link.get() == &link) ids.push_back(id);
+  }
+  return ids;
+}
+
+Piece* Reader::find_piece(std::uint64_t piece, const OwnerLink& from) {
+  const auto found = piece_owners_.find(piece);
+  if (found == piece_owners_.end()) return nullptr;
+  Active& active = *active_.at(found->second);
+  return active.link.get() == &from ? active.pieces.at(piece).get() : nullptr;
 }
 
 void Reader::stop(std::function<void()> stopped) {

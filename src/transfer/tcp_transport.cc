@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader's end of a data connection. Asks for windows of runs (Pull: each is a credit for the owner) and reads the
-// bytes from the socket straight into pool memory, a data frame's payload and the next header in one readv.
+// The reader's end of data connections. A request asks for windows of runs (Pull: each is a credit for the owner) and
+// reads the bytes from the socket straight into place, a data frame's payload and the next header in one readv. A
+// connection that has served a request is kept for the next one: pieces of a layerwise push are too small to pay for a
+// connection each.
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -13,6 +15,7 @@
 #include <deque>
 #include <utility>
 
+#include "transfer/dialer.h"
 #include "transfer/transport.h"
 
 namespace tandem::transfer {
@@ -23,6 +26,7 @@ constexpr std::size_t kPullsAhead = 2;
 constexpr std::uint64_t kBytesPerTurn = std::uint64_t{2} << 20;  // then other sockets and timers get their turn
 constexpr std::size_t kMaxVectors = 256;
 constexpr std::uint32_t kMaxErrorBytes = 16 * 1024;
+constexpr std::size_t kMostIdle = 8;  // connections kept for later
 
 /// A place in the list of copies; moves over run borders.
 class Cursor {
@@ -50,66 +54,106 @@ class Cursor {
   std::uint64_t offset_ = 0;
 };
 
+/// Connections to one owner that serve no request now. They are kept for less time than the owner keeps them.
+class IdleConnections : public std::enable_shared_from_this<IdleConnections> {
+ public:
+  IdleConnections(EventLoop& loop, Duration keep) : loop_(loop), keep_(keep) {}
+
+  /// One that is still good, or none.
+  Socket take() {
+    while (!idle_.empty()) {
+      Entry entry = std::move(idle_.back());
+      idle_.pop_back();
+      std::byte unexpected;
+      const ssize_t count = recv(entry.socket.fd(), &unexpected, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (entry.until > loop_.now() && count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        return std::move(entry.socket);
+      }
+    }
+    return Socket();
+  }
+  void put(Socket socket) {
+    if (idle_.size() >= kMostIdle) return;
+    idle_.push_back({std::move(socket), loop_.now() + keep_});
+    if (!std::exchange(purging_, true)) purge_later();
+  }
+
+ private:
+  struct Entry {
+    Socket socket;
+    TimePoint until;
+  };
+  void purge_later() {
+    loop_.after(keep_, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      std::erase_if(self->idle_, [now = self->loop_.now()](const Entry& entry) { return entry.until <= now; });
+      self->purging_ = !self->idle_.empty();
+      if (self->purging_) self->purge_later();
+    });
+  }
+
+  EventLoop& loop_;
+  Duration keep_;
+  std::vector<Entry> idle_;
+  bool purging_ = false;
+};
+
 class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> {
  public:
-  TcpMove(EventLoop& loop, TcpPeer peer, MoveRequest request)
+  TcpMove(EventLoop& loop, std::shared_ptr<const TcpPeer> peer, std::shared_ptr<IdleConnections> idle,
+          MoveRequest request)
       : loop_(loop),
         peer_(std::move(peer)),
+        idle_(std::move(idle)),
         request_(std::move(request)),
         asked_(request_.copies),
         received_(request_.copies) {}
   ~TcpMove() override { close(); }
 
   void run() {
-    timer_ = loop_.after(peer_.connect_timeout, [self = shared_from_this()] {
-      self->finish(Status(
-          Code::kUnavailable,
-          fmt::format("no data connection to {} within {} ms", self->peer_.name, self->peer_.connect_timeout.count()),
-          Scope::kPeer));
-    });
-    timing_ = true;
-    loop_.post([self = shared_from_this()] { self->connect_next(); });
+    Socket socket = idle_->take();
+    if (!socket) return connect();
+    reused_ = true;
+    attach(std::move(socket));
   }
   void cancel() override { finish(Status(Code::kCancelled, "read over TCP cancelled", Scope::kTransfer)); }
 
  private:
-  void connect_next() {
-    if (finished_) return;
-    std::string why = "no address";
-    while (next_address_ < peer_.addresses.size()) {
-      auto socket = start_connect(peer_.addresses[next_address_++]);
+  void connect() {
+    timer_ = loop_.after(peer_->connect_timeout, [self = shared_from_this()] {
+      self->finish(Status(
+          Code::kUnavailable,
+          fmt::format("no data connection to {} within {} ms", self->peer_->name, self->peer_->connect_timeout.count()),
+          Scope::kPeer));
+    });
+    timing_ = true;
+    dialer_ = Dialer::start(loop_, peer_->addresses, [this](Result<Socket> socket) {
+      const auto self = shared_from_this();
+      if (finished_) return;
+      stop_timer();
       if (!socket) {
-        why = socket.error().message();
-        continue;
+        return finish(Status(Code::kUnavailable,
+                             fmt::format("no data connection to {}: {}", peer_->name, socket.error().message()),
+                             Scope::kPeer));
       }
-      socket_ = std::move(*socket);
-      interest_ = EPOLLOUT;
-      watch_ = loop_.watch(socket_.fd(), interest_, [this](std::uint32_t events) { handle(events); });
-      return;
-    }
-    if (last_error_ != 0) why = std::strerror(last_error_);
-    finish(Status(Code::kUnavailable, fmt::format("no data connection to {}: {}", peer_.name, why), Scope::kPeer));
+      tune(*socket, peer_->connect_timeout * 2);
+      attach(std::move(*socket));
+    });
+  }
+
+  void attach(Socket socket) {
+    socket_ = std::move(socket);
+    interest_ = EPOLLIN;
+    watch_ = loop_.watch(socket_.fd(), interest_, [this](std::uint32_t events) { handle(events); });
+    wire::append_frame(wire::Attach{peer_->incarnation, request_.token}, output_);
+    ask();
   }
 
   void handle(std::uint32_t events) {
     const auto self = shared_from_this();
-    if (!connected_) return on_connected();
     if ((events & EPOLLOUT) != 0) flush();
-    if (!finished_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive();
-  }
-
-  void on_connected() {
-    last_error_ = connect_error(socket_);
-    if (last_error_ != 0) {
-      loop_.unwatch(watch_, socket_.fd());
-      socket_ = Socket();
-      return connect_next();
-    }
-    connected_ = true;
-    stop_timer();
-    tune(socket_, peer_.connect_timeout * 2);
-    wire::append_frame(wire::Attach{peer_.incarnation, request_.token}, output_);
-    ask();
+    if (!finished_ && socket_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive();
   }
 
   /// Sends Pulls until enough bytes are on their way.
@@ -152,7 +196,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
 
   void receive() {
     std::uint64_t moved = 0;
-    while (!finished_ && moved < kBytesPerTurn) {
+    while (!finished_ && socket_ && moved < kBytesPerTurn) {
       const ssize_t count = payload_left_ > 0 && !in_message_ ? read_payload(moved) : read_small();
       if (count == 0) return lost("closed by the peer");
       if (count < 0) {
@@ -180,6 +224,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
     if (whole) vectors[used++] = {header_.data(), header_.size()};
     const ssize_t count = readv(socket_.fd(), vectors.data(), static_cast<int>(used));
     if (count <= 0) return count;
+    reused_ = false;
     const std::uint64_t taken = std::min<std::uint64_t>(static_cast<std::uint64_t>(count), planned);
     received_.advance(taken);
     payload_left_ -= taken;
@@ -196,6 +241,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
     const std::size_t room = in_message_ ? message_.size() - message_have_ : header_.size() - header_have_;
     const ssize_t count = recv(socket_.fd(), to, room, MSG_DONTWAIT);
     if (count <= 0) return count;
+    reused_ = false;
     (in_message_ ? message_have_ : header_have_) += static_cast<std::size_t>(count);
     if (in_message_ && message_have_ == message_.size()) on_message();
     if (!in_message_ && !finished_ && header_have_ == header_.size()) on_header();
@@ -205,7 +251,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   void on_header() {
     header_have_ = 0;
     auto header = wire::parse_header(header_);
-    if (!header) return finish(header.error().context(peer_.name));
+    if (!header) return finish(header.error().context(peer_->name));
     if (header->type == wire::kDataType) {
       if (header->length == 0 || header->length > owed_) {
         return lost(fmt::format("it sent {} bytes where {} were asked for", header->length, owed_));
@@ -224,7 +270,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   void on_message() {
     in_message_ = false;
     auto message = wire::parse_payload(header_type_, message_);
-    if (!message) return finish(message.error().context(peer_.name));
+    if (!message) return finish(message.error().context(peer_->name));
     if (const auto* error = std::get_if<wire::FetchError>(&*message)) {
       return finish(Status(error->code, error->message, Scope::kTransfer));
     }
@@ -247,18 +293,37 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   }
 
   void lost(std::string_view why) {
-    finish(Status(Code::kUnavailable, fmt::format("data connection to {} lost: {}", peer_.name, why), Scope::kPeer));
+    if (std::exchange(reused_, false)) return start_anew();
+    finish(Status(Code::kUnavailable, fmt::format("data connection to {} lost: {}", peer_->name, why), Scope::kPeer));
+  }
+  /// The owner closed the kept connection before it knew of this request: nothing has come yet.
+  void start_anew() {
+    close();
+    asked_ = Cursor(request_.copies);
+    output_.clear();
+    sent_ = 0;
+    pulls_.clear();
+    owed_ = 0;
+    connect();
+  }
+  bool clean() const {
+    return pulls_.empty() && payload_left_ == 0 && header_have_ == 0 && !in_message_ && output_.empty();
   }
   void stop_timer() {
     if (std::exchange(timing_, false)) loop_.cancel(timer_);
   }
   void close() {
     stop_timer();
+    dialer_.reset();
     if (socket_) loop_.unwatch(watch_, socket_.fd());
     socket_ = Socket();
   }
   void finish(Status status) {
     if (std::exchange(finished_, true)) return;
+    if (status.ok() && clean()) {
+      loop_.unwatch(watch_, socket_.fd());
+      idle_->put(std::move(socket_));
+    }
     close();
     loop_.post([self = shared_from_this(), status = std::move(status)] {
       const std::function<void(Status)> done = std::exchange(self->request_.on_done, nullptr);
@@ -267,18 +332,18 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   }
 
   EventLoop& loop_;
-  TcpPeer peer_;
+  std::shared_ptr<const TcpPeer> peer_;
+  std::shared_ptr<IdleConnections> idle_;
   MoveRequest request_;
   Cursor asked_;
   Cursor received_;
+  std::shared_ptr<Dialer> dialer_;
   Socket socket_;
   EventLoop::WatchId watch_ = 0;
   std::uint32_t interest_ = 0;
   EventLoop::TimerId timer_;
   bool timing_ = false;
-  std::size_t next_address_ = 0;
-  int last_error_ = 0;
-  bool connected_ = false;
+  bool reused_ = false;  ///< an idle connection, and nothing has come over it yet
   bool finished_ = false;
   std::vector<std::byte> output_;
   std::size_t sent_ = 0;
@@ -295,17 +360,21 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(EventLoop& loop, TcpPeer peer) : loop_(loop), peer_(std::move(peer)) {}
+  TcpTransport(EventLoop& loop, TcpPeer peer)
+      : loop_(loop),
+        peer_(std::make_shared<const TcpPeer>(std::move(peer))),
+        idle_(std::make_shared<IdleConnections>(loop, peer_->connect_timeout / 2)) {}
   std::string_view name() const override { return "tcp"; }
   std::shared_ptr<Move> start(MoveRequest request) override {
-    auto move = std::make_shared<TcpMove>(loop_, peer_, std::move(request));
+    auto move = std::make_shared<TcpMove>(loop_, peer_, idle_, std::move(request));
     move->run();
     return move;
   }
 
  private:
   EventLoop& loop_;
-  TcpPeer peer_;
+  std::shared_ptr<const TcpPeer> peer_;
+  std::shared_ptr<IdleConnections> idle_;
 };
 
 }  // namespace

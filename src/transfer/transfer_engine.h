@@ -43,11 +43,10 @@ struct TransferOptions {
   std::string engine_id;
   bool producer = false;  ///< listens, opens leases
   bool consumer = false;  ///< fetches
+  bool receiver = false;  ///< a consumer that layerwise pushes may be offered to: listens too, and may call receive()
   std::string bind_host = "0.0.0.0";
   std::string advertised_host = "127.0.0.1";  ///< what Handover::host says
-  std::uint16_t port = 0;                     ///< kv_port (+ rank); 0: any free one (tests)
-  std::int32_t tp_rank = 0;                   ///< Handover::port is the bound port minus this
-  std::int32_t tp_size = 1;
+  std::uint16_t port = 0;                     ///< kv_port, for all ranks; 0: any free one (tests)
   TransportChoice transport = TransportChoice::kAuto;
   std::chrono::milliseconds lease_term{30'000};  ///< renewed by heartbeats every third of it
   std::chrono::milliseconds connect_timeout{5'000};
@@ -65,10 +64,10 @@ std::string_view lease_end_name(LeaseEnd end);
 struct FetchStats {
   std::string_view transport;  ///< "shm", "tcp"
   std::uint64_t bytes = 0;
-  std::uint64_t copies = 0;   ///< runs after merging
-  double wait_seconds = 0.0;  ///< until the owner granted the lease
-  double copy_seconds = 0.0;
-  double verify_seconds = 0.0;
+  std::uint64_t copies = 0;     ///< runs after merging, over all ranks
+  double wait_seconds = 0.0;    ///< until the owner granted the first blocks
+  double copy_seconds = 0.0;    ///< these two are sums over pieces; those of a reception overlap
+  double verify_seconds = 0.0;  ///< with conversion and copies to ranks of the same heads
 };
 
 struct Fetch {

@@ -28,7 +28,7 @@ struct MoveRequest {
   std::uint64_t token = 0;                     ///< of the grant
   std::span<const Copy> copies;                ///< stays valid until on_done
   std::span<const wire::GrantedBlock> blocks;  ///< all blocks that the copies read; stays valid until on_done
-  std::byte* destination = nullptr;            ///< base of our KV memory
+  std::byte* destination = nullptr;            ///< what the copies' destination offsets count from
   std::function<void(std::uint64_t bytes)> on_progress;
   /// Exactly once, never from within start(); afterwards nothing writes to the destination. kCancelled after cancel(),
   /// kDataLoss if a block got a new owner meanwhile.
@@ -59,7 +59,7 @@ struct TcpPeer {
   std::uint64_t incarnation = 0;
   std::chrono::milliseconds connect_timeout{5'000};
 };
-/// One connection a request: asks for windows of runs and reads them from the socket straight into place.
+/// One connection a request at a time: asks for windows of runs and reads them from the socket straight into place.
 std::shared_ptr<Transport> make_tcp_transport(EventLoop& loop, TcpPeer peer);
 
 }  // namespace tandem::transfer

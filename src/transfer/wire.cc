@@ -7,6 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "transfer/checksum.h"
+
 namespace tandem::transfer::wire {
 namespace {
 
@@ -117,48 +119,49 @@ class Reader {
   const char* why_ = nullptr;
 };
 
-void write(Writer& out, const kv::Layout& layout) {
-  for (const std::int32_t value : {layout.num_layers, layout.num_blocks, layout.block_size, layout.total_kv_heads,
-                                   layout.first_kv_head, layout.num_kv_heads, layout.head_dim}) {
+/// What all ranks agree in, then the heads and place of each.
+void write(Writer& out, const std::vector<kv::Layout>& ranks) {
+  const kv::Layout& common = ranks.front();
+  for (const std::int32_t value :
+       {common.num_layers, common.num_blocks, common.block_size, common.total_kv_heads, common.head_dim}) {
     out.number(value);
   }
-  out.number(layout.element);
-  out.text(layout.fingerprint, kMaxFingerprint);
-}
-
-/// Positive sizes whose product cannot overflow, heads inside the model, one block's checksums in a frame.
-bool sane(const kv::Layout& layout) {
-  if (layout.head_dim <= 0) return false;
-  std::uint64_t bytes = 2 * layout.token_bytes();
-  for (const std::int32_t factor : {layout.num_layers, layout.num_blocks, layout.block_size, layout.num_kv_heads}) {
-    if (factor <= 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(factor), &bytes)) return false;
+  out.number(common.element);
+  out.text(common.fingerprint, kMaxFingerprint);
+  out.number(static_cast<std::uint32_t>(ranks.size()));
+  for (const kv::Layout& rank : ranks) {
+    out.number(rank.first_kv_head);
+    out.number(rank.num_kv_heads);
+    out.number(static_cast<std::uint64_t>(rank.base));
   }
-  if (bytes > (std::uint64_t{1} << 56)) return false;
-  const std::uint64_t pieces = std::uint64_t{2} * static_cast<std::uint64_t>(layout.num_layers) *
-                               static_cast<std::uint64_t>(layout.num_kv_heads);
-  return layout.first_kv_head >= 0 && layout.num_kv_heads <= layout.total_kv_heads &&
-         layout.first_kv_head <= layout.total_kv_heads - layout.num_kv_heads && pieces <= kMaxPiecesPerBlock;
 }
 
-kv::Layout read_layout(Reader& in) {
-  kv::Layout layout;
-  for (std::int32_t* field : {&layout.num_layers, &layout.num_blocks, &layout.block_size, &layout.total_kv_heads,
-                              &layout.first_kv_head, &layout.num_kv_heads, &layout.head_dim}) {
+std::vector<kv::Layout> read_ranks(Reader& in) {
+  kv::Layout common;
+  for (std::int32_t* field :
+       {&common.num_layers, &common.num_blocks, &common.block_size, &common.total_kv_heads, &common.head_dim}) {
     *field = in.number<std::int32_t>();
   }
-  layout.element = in.choice(kv::ElementType::kInt8);
-  layout.fingerprint = in.text(kMaxFingerprint);
-  if (in.ok() && !sane(layout)) in.fail("has an impossible KV layout");
-  return layout;
+  common.element = in.choice(kv::ElementType::kInt8);
+  common.fingerprint = in.text(kMaxFingerprint);
+  std::vector<kv::Layout> ranks(in.count(kMaxRanks, 16), common);
+  for (kv::Layout& rank : ranks) {
+    rank.first_kv_head = in.number<std::int32_t>();
+    rank.num_kv_heads = in.number<std::int32_t>();
+    rank.base = in.number<std::uint64_t>();
+  }
+  if (in.ok() &&
+      (!check_ranks(ranks).ok() || pieces_per_block(common.num_layers, common.total_kv_heads) > kMaxPiecesPerBlock)) {
+    in.fail("has impossible KV layouts");
+  }
+  return ranks;
 }
 
 void write(Writer& out, const Identity& identity) {
   out.text(identity.engine_id, kMaxName);
   out.number(identity.incarnation);
   out.text(identity.boot_id, kMaxName);
-  write(out, identity.layout);
-  out.number(identity.tp_rank);
-  out.number(identity.tp_size);
+  write(out, identity.ranks);
 }
 
 Identity read_identity(Reader& in) {
@@ -166,12 +169,7 @@ Identity read_identity(Reader& in) {
   identity.engine_id = in.text(kMaxName);
   identity.incarnation = in.number<std::uint64_t>();
   identity.boot_id = in.text(kMaxName);
-  identity.layout = read_layout(in);
-  identity.tp_rank = in.number<std::int32_t>();
-  identity.tp_size = in.number<std::int32_t>();
-  if (identity.tp_size < 1 || identity.tp_rank < 0 || identity.tp_rank >= identity.tp_size) {
-    in.fail("has an impossible tensor-parallel rank");
-  }
+  identity.ranks = read_ranks(in);
   return identity;
 }
 
@@ -233,16 +231,22 @@ void write(Writer& out, const FetchRequest& message) {
   out.number(message.fetch);
   out.lease(message.lease);
   out.number(message.via);
-  out.number(message.first_token);
-  out.number(message.end_token);
+  out.number(message.extent.first_layer);
+  out.number(message.extent.end_layer);
+  out.number(message.extent.first_token);
+  out.number(message.extent.end_token);
 }
 void read(Reader& in, FetchRequest& message) {
   message.fetch = in.number<std::uint64_t>();
   message.lease = in.lease();
   message.via = in.choice(Via::kTcp);
-  message.first_token = in.number<std::int64_t>();
-  message.end_token = in.number<std::int64_t>();
-  if (message.first_token < 0 || message.end_token <= message.first_token) in.fail("has an impossible token range");
+  Extent& extent = message.extent;
+  extent.first_layer = in.number<std::int32_t>();
+  extent.end_layer = in.number<std::int32_t>();
+  extent.first_token = in.number<std::int64_t>();
+  extent.end_token = in.number<std::int64_t>();
+  if (extent.first_layer < 0 || extent.end_layer <= extent.first_layer) in.fail("has an impossible range of layers");
+  if (extent.first_token < 0 || extent.end_token <= extent.first_token) in.fail("has an impossible token range");
 }
 
 void write(Writer& out, const Grant& message) {
@@ -332,6 +336,63 @@ void write(Writer& out, const Refused& message) {
 }
 void read(Reader& in, Refused& message) {
   message.code = read_code(in);
+  message.message = in.text(kMaxErrorText);
+}
+
+void write(Writer& out, const Progress& message) {
+  out.lease(message.lease);
+  out.number(message.first_layer);
+  out.number(message.end_layer);
+  out.number(message.end_token);
+}
+void read(Reader& in, Progress& message) {
+  message.lease = in.lease();
+  message.first_layer = in.number<std::int32_t>();
+  message.end_layer = in.number<std::int32_t>();
+  message.end_token = in.number<std::int64_t>();
+  if (message.first_layer < 0 || message.end_layer <= message.first_layer) in.fail("has an impossible range of layers");
+  if (message.end_token < 0) in.fail("has an impossible token");
+}
+
+void write(Writer& out, const Offer& message) {
+  out.number(message.incarnation);
+  out.number(message.reception);
+  write(out, message.owner);
+  const Handover& source = message.source;
+  out.text(source.engine_id, kMaxName);
+  out.text(source.host, kMaxName);
+  out.number(source.port);
+  out.lease(source.lease);
+  out.number(source.num_tokens);
+  out.number(source.prompt_hash);
+  out.number(source.block_size);
+  out.number(source.tp_size);
+}
+void read(Reader& in, Offer& message) {
+  message.incarnation = in.number<std::uint64_t>();
+  message.reception = in.number<std::uint64_t>();
+  message.owner = read_identity(in);
+  Handover& source = message.source;
+  source.engine_id = in.text(kMaxName);
+  source.host = in.text(kMaxName);
+  source.port = in.number<std::uint16_t>();
+  source.lease = in.lease();
+  source.num_tokens = in.number<std::int64_t>();
+  source.prompt_hash = in.number<std::uint64_t>();
+  source.block_size = in.number<std::int32_t>();
+  source.tp_size = in.number<std::int32_t>();
+  if (source.engine_id.empty() || source.host.empty() || source.port == 0 || source.num_tokens < 0 ||
+      source.block_size < 1 || source.tp_size < 1) {
+    in.fail("has an impossible hand-over");
+  }
+}
+
+void write(Writer& out, const OfferReply& message) {
+  out.number(message.code);
+  out.text(message.message, kMaxErrorText);
+}
+void read(Reader& in, OfferReply& message) {
+  message.code = in.choice(Code::kInternal);
   message.message = in.text(kMaxErrorText);
 }
 

@@ -19,11 +19,12 @@
 #include "base/status.h"
 #include "kv/layout.h"
 #include "transfer/handover.h"
+#include "transfer/plan.h"
 
 namespace tandem::transfer::wire {
 
 inline constexpr std::uint32_t kMagic = 0x01564b54;
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 12;
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxLeases = 8192;          ///< in one Renew or LeasesEnded
@@ -37,9 +38,8 @@ struct Identity {
   std::string engine_id;
   std::uint64_t incarnation = 0;
   std::string boot_id;  ///< of the kernel: equal means the same host
-  kv::Layout layout;
-  std::int32_t tp_rank = 0;
-  std::int32_t tp_size = 1;
+  /// Of every rank of the process; check_ranks() holds. They differ in heads and base only.
+  std::vector<kv::Layout> ranks;
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 /// reader -> owner
@@ -85,13 +85,13 @@ struct Drop {
   friend bool operator==(const Drop&, const Drop&) = default;
 };
 enum class Via : std::uint8_t { kShm, kTcp };
-/// reader -> owner: grant me tokens [first, end). `fetch` names this attempt, never reused by a reader.
+/// reader -> owner: grant me tokens [first, end) in layers [first, end). `fetch` names this attempt, never reused by a
+/// reader.
 struct FetchRequest {
   std::uint64_t fetch = 0;
   LeaseId lease;
   Via via = Via::kTcp;
-  std::int64_t first_token = 0;
-  std::int64_t end_token = 0;
+  Extent extent;
   friend bool operator==(const FetchRequest&, const FetchRequest&) = default;
 };
 /// owner -> reader, followed by num_blocks entries in GrantBlocks messages.
@@ -99,7 +99,7 @@ struct Grant {
   std::uint64_t fetch = 0;
   std::uint64_t token = 0;  ///< secret that opens a data connection
   std::uint32_t num_blocks = 0;
-  std::uint32_t pieces_per_block = 0;  ///< layers * 2 * KV heads of the rank
+  std::uint32_t pieces_per_block = 0;  ///< layers asked for * 2 * KV heads of the model
   friend bool operator==(const Grant&, const Grant&) = default;
 };
 struct GrantedBlock {
@@ -127,14 +127,14 @@ struct FetchError {
   std::string message;
   friend bool operator==(const FetchError&, const FetchError&) = default;
 };
-/// reader -> owner: first message of a data connection.
+/// reader -> owner: first message of a data connection, and again for every further grant that it serves.
 struct Attach {
   std::uint64_t incarnation = 0;  ///< the owner's
   std::uint64_t token = 0;
   friend bool operator==(const Attach&, const Attach&) = default;
 };
 struct Run {
-  std::uint64_t offset = 0;  ///< into the owner's KV memory
+  std::uint64_t offset = 0;  ///< into the KV memory of the owner's process
   std::uint32_t length = 0;
   friend bool operator==(const Run&, const Run&) = default;
 };
@@ -151,8 +151,33 @@ struct Refused {
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 
+/// owner -> reader: the KV of tokens [0, end_token) in these layers of a growing lease is there. To every holder as it
+/// is published, and as it stands to one that comes later.
+struct Progress {
+  LeaseId lease;
+  std::int32_t first_layer = 0;
+  std::int32_t end_layer = 0;
+  std::int64_t end_token = 0;
+  friend bool operator==(const Progress&, const Progress&) = default;
+};
+/// owner -> a decoder's own port, the only message of its connection: take your KV from this lease. Handover::blocks
+/// and last_token stay here; grants name the blocks.
+struct Offer {
+  std::uint64_t incarnation = 0;  ///< the decoder's
+  std::uint64_t reception = 0;
+  Identity owner;
+  Handover source;
+  friend bool operator==(const Offer&, const Offer&) = default;
+};
+/// decoder -> owner: accepted (kOk), or why not.
+struct OfferReply {
+  Code code = Code::kOk;
+  std::string message;
+  friend bool operator==(const OfferReply&, const OfferReply&) = default;
+};
+
 using Message = std::variant<Hello, Welcome, Hold, Renew, RenewReply, LeasesEnded, Done, Drop, FetchRequest, Grant,
-                             GrantBlocks, FetchEnded, FetchError, Attach, Pull, Refused>;
+                             GrantBlocks, FetchEnded, FetchError, Attach, Pull, Refused, Progress, Offer, OfferReply>;
 /// Frame types: a Message's is its place in the variant + 1; raw bytes for pool memory have their own.
 inline constexpr std::uint8_t kNumMessages = static_cast<std::uint8_t>(std::variant_size_v<Message>);
 inline constexpr std::uint8_t kDataType = 64;

@@ -44,8 +44,8 @@ bool Outcome::finished() {
   return result_.has_value();
 }
 
-Node::Node(TransferOptions wanted, const kv::Layout& layout) : options(std::move(wanted)) {
-  auto made = kv::CacheMemory::create(layout);
+Node::Node(TransferOptions wanted, std::vector<kv::Layout> ranks) : options(std::move(wanted)) {
+  auto made = kv::CacheMemory::create(std::move(ranks));
   EXPECT_TRUE(made) << made.error().to_string();
   memory = std::move(*made);
   void* mapped = mmap(nullptr, memory->mapped_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd(), 0);
@@ -66,8 +66,8 @@ void Node::start() {
   auto started = TransferEngine::start(options, *memory, registry);
   ASSERT_TRUE(started) << started.error().to_string();
   engine = std::move(*started);
-  if (!options.producer) return;
   options.port = engine->port();  // a restart takes the same one
+  if (!options.producer) return;
   engine->on_lease_end([this](LeaseId lease, LeaseEnd end) {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(ends_.contains(lease.id)) << "a lease end must be reported once";

@@ -46,7 +46,8 @@ class Outcome {
 /// One instance.
 class Node {
  public:
-  Node(TransferOptions options, const kv::Layout& layout);
+  Node(TransferOptions wanted, std::vector<kv::Layout> ranks);
+  Node(TransferOptions wanted, const kv::Layout& layout) : Node(std::move(wanted), std::vector{layout}) {}
   ~Node();
 
   Node(const Node&) = delete;

@@ -58,17 +58,9 @@ Status fetch_error(Pair& pair) {
   return result ? Status() : result.error();
 }
 
-TEST(Handshake, U046DifferentBlockSizesAreRefusedNamingBoth) {
-  Pair pair(TransportChoice::kAuto, [](kv::Layout& layout) { layout.block_size = 16; });
-  const Status error = fetch_error(pair);
-  EXPECT_EQ(error.code(), Code::kFailedPrecondition);
-  EXPECT_THAT(error.message(), HasSubstr("peer's block_size is 16, ours is 8"));
-}
-
-TEST(Handshake, EveryOtherDifferenceIsNamedToo) {
-  const auto message = [](const std::function<void(kv::Layout&)>& change,
-                          const std::function<void(TransferOptions&, TransferOptions&)>& options = {}) {
-    Pair pair(TransportChoice::kTcp, change, options);
+TEST(Handshake, WhatCannotBeExchangedIsRefusedNamingBoth) {
+  const auto message = [](const std::function<void(kv::Layout&)>& change) {
+    Pair pair(TransportChoice::kTcp, change);
     const Status error = fetch_error(pair);
     EXPECT_EQ(error.code(), Code::kFailedPrecondition);
     return error.message();
@@ -77,12 +69,8 @@ TEST(Handshake, EveryOtherDifferenceIsNamedToo) {
               HasSubstr("peer's model fingerprint is other, ours is test-model"));
   EXPECT_THAT(message([](kv::Layout& l) { l.num_layers = 4; }), HasSubstr("peer's num_layers is 4, ours is 3"));
   EXPECT_THAT(message([](kv::Layout& l) { l.head_dim = 32; }), HasSubstr("peer's head_dim is 32, ours is 16"));
-  EXPECT_THAT(message([](kv::Layout& l) { l.element = kv::ElementType::kF32; }),  // U047
-              HasSubstr("peer's KV element type is float32, ours is bfloat16"));
-  EXPECT_THAT(message([](kv::Layout& l) { l.num_kv_heads = 1; },
-                      [](TransferOptions& p, TransferOptions&) { p.tp_size = 2; }),  // U045
-              AllOf(HasSubstr("peer's tensor_parallel_size is 2, ours is 1"),
-                    HasSubstr("peer's number of KV heads of the rank is 1, ours is 2")));
+  EXPECT_THAT(message([](kv::Layout& l) { l.num_kv_heads = l.total_kv_heads = 4; }),
+              HasSubstr("peer's total_kv_heads is 4, ours is 2"));
 }
 
 TEST(Handshake, AnotherEngineAtTheAddressIsNamed) {
@@ -288,7 +276,7 @@ void end_fetches_of_others(const Socket& listener, std::uint64_t incarnation, co
   wire::Welcome welcome;
   welcome.identity.engine_id = "other";
   welcome.identity.incarnation = incarnation;
-  welcome.identity.layout = small_layout();
+  welcome.identity.ranks = {small_layout()};
   welcome.lease_term_ms = 30'000;
   std::vector<std::byte> bytes;
   wire::append_frame(welcome, bytes);

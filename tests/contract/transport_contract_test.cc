@@ -89,6 +89,8 @@ TEST_P(TransportContract, AWholePromptArrivesAndTheLeaseIsDoneAtOnce) {
   EXPECT_EQ(stats.copies, 12U);
   EXPECT_EQ(d->metric(std::string("tandem:kv_transfer_bytes_total{transport=\"") + transport_name() + "\"}"),
             static_cast<double>(stats.bytes));
+  EXPECT_EQ(d->metric("tandem:kv_transfer_request_bytes_sum"), static_cast<double>(stats.bytes));
+  EXPECT_EQ(d->metric("tandem:kv_transfer_request_copies_sum"), 12.0);
   EXPECT_EQ(p->metric("tandem:kv_leases_open"), 0.0);
   EXPECT_EQ(p->metric("tandem:kv_lease_ends_total{reason=\"done\"}"), 1.0);
 }

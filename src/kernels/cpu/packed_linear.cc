@@ -11,9 +11,9 @@
 #include <mutex>
 
 #include "base/float16.h"
+#include "base/quantise.h"
 #include "base/status.h"
 #include "kernels/cpu/partition.h"
-#include "kernels/cpu/quantise.h"
 
 namespace tandem::kernels::cpu {
 namespace {

@@ -4,11 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "base/float16.h"
+#include "base/quantise.h"
 #include "kernels/cpu/kernel_table.h"
-#include "kernels/cpu/quantise.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -20,17 +19,8 @@ void prepare_bf16(const float* x, std::int64_t k, std::int64_t k_padded, std::by
 }
 
 void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale) {
-  auto* quantised = reinterpret_cast<std::int8_t*>(out);
-  std::memset(out, 0, static_cast<std::size_t>(k_padded));
-  const std::uint32_t max_bits = max_magnitude_bits(x, k);
-  if (max_bits >= kInfinityBits) {
-    *scale = std::numeric_limits<float>::quiet_NaN();
-    return;
-  }
-  const float step = std::bit_cast<float>(max_bits) / 127.0F;
-  *scale = step;
-  if (step == 0.0F) return;
-  for (std::int64_t i = 0; i < k; ++i) quantised[i] = quantise(x[i], step);
+  std::memset(out + k, 0, static_cast<std::size_t>(k_padded - k));
+  *scale = quantise_row(x, k, reinterpret_cast<std::int8_t*>(out));
 }
 
 /// Writes the first min(16, n - column) of `sum` to y.

@@ -57,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const std::vector<Address> addresses = *resolve("127.0.0.1", bound_port(listener));
   auto loop = std::move(*EventLoop::create());
   std::vector<std::byte> memory(4096, kGuard);
-  const std::vector<Copy> copies = {{0, 0, 0, 1000, 100, 300}, {0, 0, 0, 0, 900, 1}, {0, 0, 0, 5000, 2000, 1000}};
+  const std::vector<Copy> copies = {{1000, 100, 300}, {0, 900, 1}, {5000, 2000, 1000}};
   MoveRequest request;
   request.copies = copies;
   request.destination = memory.data();

@@ -47,12 +47,12 @@ TEST(ChecksumTest, TheSameTokensHaveTheSameSumsInAnyBlockSize) {
     std::vector<kv::BlockId> blocks;
     for (kv::BlockId block = 0; block * size < 32; ++block) blocks.push_back((block * 7 + 3) % 16);
     const std::vector<std::byte> to = memory_of(other, blocks);
-    for (const TokenRange range : {TokenRange{0, 16}, TokenRange{16, 32}, TokenRange{3, 9}, TokenRange{31, 32}}) {
-      std::vector<std::uint32_t> a(pieces_per_block(source));
-      std::vector<std::uint32_t> b(pieces_per_block(other));
-      piece_checksums(source, from.data(), source_blocks, 0, range, a);
-      piece_checksums(other, to.data(), blocks, 0, range, b);
-      EXPECT_EQ(a, b) << size << " [" << range.first << ", " << range.end << ")";
+    for (const Extent extent : {Extent{0, 2, 0, 16}, Extent{0, 2, 16, 32}, Extent{1, 2, 3, 9}, Extent{0, 1, 31, 32}}) {
+      std::vector<std::uint32_t> a(pieces_per_block(extent.num_layers(), 3));
+      std::vector<std::uint32_t> b(a.size());
+      piece_checksums({Shards({source}), from.data(), source_blocks}, extent, a);
+      piece_checksums({Shards({other}), to.data(), blocks}, extent, b);
+      EXPECT_EQ(a, b) << size << " [" << extent.first_token << ", " << extent.end_token << ")";
     }
   }
 }
@@ -61,19 +61,15 @@ TEST(ChecksumTest, OrderIsLayerThenKThenVThenHead) {
   const kv::Layout layout = layout_of(8, 2);
   const std::vector<kv::BlockId> blocks = {1};
   const std::vector<std::byte> memory = memory_of(layout, blocks);
-  std::vector<std::uint32_t> sums(pieces_per_block(layout));
-  piece_checksums(layout, memory.data(), blocks, 0, {0, 8}, sums);
+  std::vector<std::uint32_t> sums(pieces_per_block(2, 3));
+  piece_checksums({Shards({layout}), memory.data(), blocks}, {0, 2, 0, 8}, sums);
   ASSERT_EQ(sums.size(), 12U);
   EXPECT_EQ(sums[1 * 6 + 1 * 3 + 2], crc32c({memory.data() + layout.offset(1, 1, 1, 2, 0), layout.head_bytes()}));
 }
 
 TEST(ChecksumTest, ClippingKeepsOnlyTheBlocksTokens) {
-  const TokenRange clipped = clip_to_block(2, 8, {5, 19});
-  EXPECT_EQ(clipped.first, 16);
-  EXPECT_EQ(clipped.end, 19);
-  const TokenRange whole = clip_to_block(1, 8, {5, 19});
-  EXPECT_EQ(whole.first, 8);
-  EXPECT_EQ(whole.end, 16);
+  EXPECT_EQ(clip_to_block(2, 8, {1, 2, 5, 19}), (Extent{1, 2, 16, 19}));
+  EXPECT_EQ(clip_to_block(1, 8, {0, 3, 5, 19}), (Extent{0, 3, 8, 16}));
 }
 
 }  // namespace

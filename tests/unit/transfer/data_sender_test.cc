@@ -26,18 +26,34 @@ kv::Layout sample_layout() {
 
 TEST(CheckRunTest, OnlyBlocksOfTheLeaseMayBeRead) {
   const kv::Layout layout = sample_layout();
+  const std::vector<kv::Layout> ranks = {layout};
   const std::unordered_set<kv::BlockId> members = {2, 3, 7, 0};
   const auto at = [&](int layer, kv::BlockId block) { return layout.offset(layer, block, 0, 0, 0); };
-  EXPECT_TRUE(check_run(layout, {at(0, 2), 512}, members).ok());
-  EXPECT_TRUE(check_run(layout, {at(1, 3) + 255, 1}, members).ok());
-  EXPECT_TRUE(check_run(layout, {at(0, 7), 512}, members).ok())
+  EXPECT_TRUE(check_run(ranks, {at(0, 2), 512}, members).ok());
+  EXPECT_TRUE(check_run(ranks, {at(1, 3) + 255, 1}, members).ok());
+  EXPECT_TRUE(check_run(ranks, {at(0, 7), 512}, members).ok())
       << "the last block of a layer touches the first of the next";
-  EXPECT_THAT(check_run(layout, {at(0, 2), 513}, members).message(), HasSubstr("block 4"));
-  EXPECT_THAT(check_run(layout, {at(0, 2) - 1, 2}, members).message(), HasSubstr("block 1"));
-  EXPECT_THAT(check_run(layout, {at(1, 7), 257}, members).message(), HasSubstr("outside"));
-  EXPECT_FALSE(check_run(layout, {layout.total_bytes(), 1}, members).ok());
-  EXPECT_FALSE(check_run(layout, {~std::uint64_t{0}, 2}, members).ok());
-  EXPECT_FALSE(check_run(layout, {0, 0}, members).ok());
+  EXPECT_THAT(check_run(ranks, {at(0, 2), 513}, members).message(), HasSubstr("block 4"));
+  EXPECT_THAT(check_run(ranks, {at(0, 2) - 1, 2}, members).message(), HasSubstr("block 1"));
+  EXPECT_THAT(check_run(ranks, {at(1, 7), 257}, members).message(), HasSubstr("outside"));
+  EXPECT_FALSE(check_run(ranks, {layout.total_bytes(), 1}, members).ok());
+  EXPECT_FALSE(check_run(ranks, {~std::uint64_t{0}, 2}, members).ok());
+  EXPECT_FALSE(check_run(ranks, {0, 0}, members).ok());
+}
+
+TEST(CheckRunTest, RanksOfOneProcessLieBehindEachOther) {
+  std::vector<kv::Layout> ranks(3, sample_layout());
+  const std::size_t bytes = ranks[0].total_bytes();  // of a rank
+  ranks[1].base = bytes;
+  ranks[2].base = 2 * bytes + 64;
+  const std::unordered_set<kv::BlockId> members = {0, 7};
+  const std::size_t last = ranks[0].offset(1, 7, 0, 0, 0);
+  EXPECT_TRUE(check_run(ranks, {last, 512}, members).ok()) << "on into the next rank's first block";
+  EXPECT_THAT(check_run(ranks, {last, 513}, members).message(), HasSubstr("block 1"));
+  EXPECT_THAT(check_run(ranks, {last + bytes, 257}, members).message(), HasSubstr("outside")) << "a gap";
+  EXPECT_THAT(check_run(ranks, {2 * bytes, 8}, members).message(), HasSubstr("outside"));
+  EXPECT_TRUE(check_run(ranks, {ranks[2].offset(1, 0, 0, 0, 0), 256}, members).ok());
+  EXPECT_FALSE(check_run(ranks, {ranks[2].offset(1, 7, 0, 0, 0), 257}, members).ok());
 }
 
 class DataSenderTest : public ::testing::Test {

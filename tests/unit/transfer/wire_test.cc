@@ -20,18 +20,32 @@ Identity sample_identity() {
   identity.engine_id = "prefiller-0";
   identity.incarnation = 0xfedcba9876543210ULL;
   identity.boot_id = "9afb8c40-4a0d-4ab3-88b9-beb7521c581c";
-  identity.layout.num_layers = 28;
-  identity.layout.num_blocks = 4096;
-  identity.layout.block_size = 16;
-  identity.layout.total_kv_heads = 8;
-  identity.layout.first_kv_head = 4;
-  identity.layout.num_kv_heads = 4;
-  identity.layout.head_dim = 128;
-  identity.layout.element = kv::ElementType::kF32;
-  identity.layout.fingerprint = "model:abc";
-  identity.tp_rank = 1;
-  identity.tp_size = 2;
+  kv::Layout layout;
+  layout.num_layers = 28;
+  layout.num_blocks = 4096;
+  layout.block_size = 16;
+  layout.total_kv_heads = 8;
+  layout.num_kv_heads = 4;
+  layout.head_dim = 128;
+  layout.element = kv::ElementType::kF32;
+  layout.fingerprint = "model:abc";
+  identity.ranks = {layout, layout};
+  identity.ranks[1].first_kv_head = 4;
+  identity.ranks[1].base = layout.total_bytes();
   return identity;
+}
+
+Handover sample_handover() {
+  Handover handover;
+  handover.engine_id = "prefiller-0";
+  handover.host = "::1";
+  handover.port = 30000;
+  handover.lease = {3, 4};
+  handover.num_tokens = 100;
+  handover.prompt_hash = 0xfedcba9876543210ULL;
+  handover.block_size = 16;
+  handover.tp_size = 2;
+  return handover;
 }
 
 std::vector<Message> one_of_each() {
@@ -44,14 +58,17 @@ std::vector<Message> one_of_each() {
           LeasesEnded{{{lease, Ended::kExpired}, {{1, 2}, Ended::kUnknown}}},
           Done{lease},
           Drop{lease},
-          FetchRequest{77, lease, Via::kTcp, 16, 4096},
+          FetchRequest{77, lease, Via::kTcp, {3, 28, 16, 4096}},
           Grant{77, 0xabcdef, 2, 3},
           GrantBlocks{77, 5, {{12, 1}, {13, 9}}, {1, 2, 3, 4, 5, 0xffffffffU}},
           FetchEnded{77},
           FetchError{77, Code::kUnavailable, "lease has ended"},
           Attach{3, 0xabcdef},
           Pull{{{0, 1}, {1ULL << 40, kMaxRunBytes}}},
-          Refused{Code::kInvalidArgument, "no"}};
+          Refused{Code::kInvalidArgument, "no"},
+          Progress{lease, 3, 4, 2048},
+          Offer{5, 6, sample_identity(), sample_handover()},
+          OfferReply{Code::kNotFound, "nobody waits"}};
 }
 
 TEST(WireTest, EveryMessageRoundTrips) {
@@ -127,7 +144,7 @@ TEST(WireTest, HeadersAreChecked) {
   const Status version = header_error([](HeaderBytes& b) { b[4] = std::byte{9}; });
   EXPECT_EQ(version.code(), Code::kFailedPrecondition);
   EXPECT_THAT(version.message(), HasSubstr("version 9"));
-  EXPECT_THAT(version.message(), HasSubstr("ours is 1"));
+  EXPECT_THAT(version.message(), HasSubstr("ours is 2"));
   EXPECT_THAT(header_error([](HeaderBytes& b) { b[5] = std::byte{0}; }).message(), HasSubstr("type 0"));
   EXPECT_THAT(header_error([](HeaderBytes& b) { b[5] = std::byte{63}; }).message(), HasSubstr("type 63"));
   EXPECT_THAT(header_error([](HeaderBytes& b) { b[6] = std::byte{1}; }).message(), HasSubstr("reserved"));
@@ -150,20 +167,30 @@ TEST(WireTest, ImpossibleValuesAreRefused) {
                 .has_value();
   };
   Identity identity = sample_identity();
-  identity.layout.num_blocks = 0;
+  identity.ranks[0].num_blocks = 0;
   EXPECT_TRUE(refused(Hello{identity}));
   identity = sample_identity();
-  identity.layout.first_kv_head = 5;  // 5 + 4 > 8
+  identity.ranks[1].first_kv_head = 5;  // 5 + 4 > 8
   EXPECT_TRUE(refused(Hello{identity}));
   identity = sample_identity();
-  identity.layout.num_layers = identity.layout.num_blocks = identity.layout.block_size = 0x7fffffff;
+  identity.ranks[0].num_layers = identity.ranks[0].num_blocks = identity.ranks[0].block_size = 0x7fffffff;
   EXPECT_TRUE(refused(Hello{identity}));
   identity = sample_identity();
-  identity.tp_rank = 2;
+  identity.ranks[1].base -= 1;  // within rank 0
+  EXPECT_TRUE(refused(Hello{identity}));
+  identity = sample_identity();
+  identity.ranks.pop_back();  // heads 4 to 7 are nowhere
   EXPECT_TRUE(refused(Hello{identity}));
   EXPECT_TRUE(refused(Welcome{sample_identity(), 0, ""}));
-  EXPECT_TRUE(refused(FetchRequest{1, {}, Via::kShm, 5, 5}));
-  EXPECT_TRUE(refused(FetchRequest{1, {}, Via::kShm, -1, 5}));
+  EXPECT_TRUE(refused(FetchRequest{1, {}, Via::kShm, {0, 1, 5, 5}}));
+  EXPECT_TRUE(refused(FetchRequest{1, {}, Via::kShm, {0, 1, -1, 5}}));
+  EXPECT_TRUE(refused(FetchRequest{1, {}, Via::kShm, {1, 1, 0, 5}}));
+  EXPECT_TRUE(refused(FetchRequest{1, {}, Via::kShm, {-1, 1, 0, 5}}));
+  EXPECT_TRUE(refused(Progress{{}, 2, 2, 5}));
+  EXPECT_TRUE(refused(Progress{{}, 0, 1, -5}));
+  Handover nowhere = sample_handover();
+  nowhere.port = 0;
+  EXPECT_TRUE(refused(Offer{1, 2, sample_identity(), nowhere}));
   EXPECT_TRUE(refused(GrantBlocks{1, 0, {{-1, 0}}, {}}));
   EXPECT_TRUE(refused(Pull{{{0, 0}}}));
   EXPECT_TRUE(refused(Pull{{{0, kMaxRunBytes + 1}}}));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Symmetric int8 quantisation, for baseline code (the wide instruction sets have their own of the same results).
+// Symmetric int8 quantisation of a row: what kernels do to activations and weights, and what an int8 KV cache holds.
+// For baseline code; the wide instruction sets have their own of the same results.
 #pragma once
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
-namespace tandem::kernels::cpu {
+namespace tandem {
 
 inline constexpr std::uint32_t kInfinityBits = 0x7f800000U;
 
@@ -28,4 +30,15 @@ inline std::int8_t quantise(float x, float step) {
   return static_cast<std::int8_t>((q + kShift) - kShift);
 }
 
-}  // namespace tandem::kernels::cpu
+/// Writes `count` values and gives their step, max|x| / 127. A row with an infinity or NaN gives zeros and a NaN step,
+/// which poisons whatever is computed from it; a row of zeros gives zeros and step 0.
+inline float quantise_row(const float* x, std::int64_t count, std::int8_t* out) {
+  const std::uint32_t max_bits = max_magnitude_bits(x, count);
+  const bool finite = max_bits < kInfinityBits;
+  const float step = finite ? std::bit_cast<float>(max_bits) / 127.0F : std::numeric_limits<float>::quiet_NaN();
+  const bool any = finite && step != 0.0F;
+  for (std::int64_t i = 0; i < count; ++i) out[i] = any ? quantise(x[i], step) : std::int8_t{0};
+  return step;
+}
+
+}  // namespace tandem
