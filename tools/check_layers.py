@@ -28,7 +28,7 @@ MAY_KNOW = {
 ONLY_HEADERS = {
     ("engine", "worker"): {"worker/worker.h", "worker/sampling_params.h"},
     ("api", "worker"): {"worker/sampling_params.h", "worker/worker.h"},
-    ("api", "transfer"): {"transfer/handover.h"},
+    ("api", "transfer"): {"transfer/handover.h", "transfer/delivery.h"},
 }
 # Libraries that stay behind one part or in few files.
 ONLY_IN = {

@@ -31,16 +31,17 @@ Usage total_usage(const Job& job, std::span<const Choice> choices) {
   return usage;
 }
 
-std::string timing_json(std::span<const Choice> choices) {
+engine::RequestTimes slowest(std::span<const Choice> choices) {
   engine::RequestTimes slowest;
-  for (const Choice& choice : choices) {
-    slowest.queue = std::max(slowest.queue, choice.times.queue);
-    slowest.transfer = std::max(slowest.transfer, choice.times.transfer);
-    slowest.prefill = std::max(slowest.prefill, choice.times.prefill);
-    slowest.decode = std::max(slowest.decode, choice.times.decode);
-  }
-  return fmt::format(R"({{"queue_s":{:.6f},"transfer_s":{:.6f},"prefill_s":{:.6f},"decode_s":{:.6f}}})", slowest.queue,
-                     slowest.transfer, slowest.prefill, slowest.decode);
+  for (const Choice& choice : choices)
+    if (choice.times.to_first_token() > slowest.to_first_token()) slowest = choice.times;
+  return slowest;
+}
+
+std::string timing_text(const engine::RequestTimes& times) {
+  return fmt::format(
+      "template={:.6f};queue={:.6f};lease_wait={:.6f};transfer={:.6f};verify={:.6f};prefill={:.6f};first_step={:.6f}",
+      times.templating, times.queue, times.lease_wait, times.transfer, times.verify, times.prefill, times.first_step);
 }
 
 void write_usage(JsonWriter& writer, const Usage& usage, const Context& context, bool with_null_details) {

@@ -56,8 +56,11 @@ class AnswerFormat {
 std::unique_ptr<AnswerFormat> completion_format(const Context& context, const Job& job);
 std::unique_ptr<AnswerFormat> chat_format(const Context& context, const Job& job);
 
-/// {"queue_s":...,"transfer_s":...,"prefill_s":...,"decode_s":...}: of the slowest choice in each.
-std::string timing_json(std::span<const Choice> choices);
+/// The times of the choice whose first token came last.
+engine::RequestTimes slowest(std::span<const Choice> choices);
+/// "template=0.000412;queue=...;lease_wait=...;transfer=...;verify=...;prefill=...;first_step=...", in seconds:
+/// together the time from the request's arrival to its first token.
+std::string timing_text(const engine::RequestTimes& times);
 
 // Shared by both formats.
 void write_usage(JsonWriter& writer, const Usage& usage, const Context& context, bool with_null_details);

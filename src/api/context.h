@@ -20,6 +20,15 @@
 
 namespace tandem::api {
 
+/// What GET /tandem/info says of KV transfer; empty texts without a connector.
+struct TransferInfo {
+  std::string engine_id;
+  std::string connector;
+  std::string role;
+  std::uint64_t incarnation = 0;
+  std::int32_t tp_size = 1;
+};
+
 /// Given by `app`, which joins the parts.
 struct ServiceParts {
   engine::Engine* engine = nullptr;                         ///< outlives the service
@@ -30,6 +39,7 @@ struct ServiceParts {
   obs::Registry* metrics = nullptr;                         ///< outlives the service
   SamplingDefaults defaults;
   std::int32_t vocab_size = 0;  ///< of the model
+  TransferInfo transfer;
 };
 
 struct Context {

@@ -15,6 +15,7 @@
 namespace tandem::api {
 namespace {
 
+constexpr std::string_view kTimingHeader = "X-Tandem-Timing";
 constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 std::vector<engine::GenerationRequest> engine_requests(const Context& context, const Job& job) {
@@ -36,7 +37,16 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     // The choices of a prompt share its KV: one hand-over is enough, and all may fetch from one.
     request.remote_decode = job.kv.remote_decode && k == 0;
     if (!job.kv.remote_prefill.empty()) request.remote_prefill = job.kv.remote_prefill[prompt];
+    // A push has one destination: only the first choice of a prompt has its KV sent, others compute it.
+    if (k == 0 && prompt < job.kv.push_to.size()) request.push_to = job.kv.push_to[prompt];
+    if (k == 0 && job.kv.metaserver) {
+      const net::HttpUrl& url = *job.kv.metaserver;
+      request.metaserver = engine::Metaserver{url.endpoint.host, url.endpoint.port, url.target,
+                                              job.chat ? job.id : fmt::format("{}-{}", job.id, prompt)};
+    }
+    request.traceparent = job.traceparent;
     request.arrival = arrival;
+    request.received = job.received;
   }
   return requests;
 }
@@ -97,7 +107,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
       co_return;
     }
     net::HttpResponse response(200, "application/json", format_->whole(choices_));
-    if (job_.timing) response.headers.set("X-Tandem-Timing", timing_json(choices_));
+    if (job_.timing) response.headers.set(std::string(kTimingHeader), timing_text(slowest(choices_)));
     context_->handed_over.remember(job_.base_id, leases());
     const bool sent = co_await send(context_, exchange_, std::move(response));
     if (!sent) give_up_handovers();
@@ -118,7 +128,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
       }
       if (!begun) {
         begun = true;
-        if (!co_await begin_stream()) co_return;
+        if (!co_await begin_stream(news->output.times)) co_return;
       }
       Choice& choice = choices_[news->choice];
       const bool says_something = !news->output.tokens.empty() || !news->output.text.empty() || news->output.finish;
@@ -133,12 +143,14 @@ class Answering : public std::enable_shared_from_this<Answering> {
     co_await end_with(std::move(tail));
   }
 
-  net::Task<bool> begin_stream() {
+  /// `times`: of the first output, which is the time to first token.
+  net::Task<bool> begin_stream(engine::RequestTimes times) {
     net::Headers headers;
     headers.set("Content-Type", "text/event-stream; charset=utf-8");
     headers.set("Cache-Control", "no-cache");
     add_common_headers(*context_, exchange_->request(), headers);
     if (context_->config.enable_request_id_headers) headers.set("X-Request-Id", job_.base_id);
+    if (job_.timing) headers.set(std::string(kTimingHeader), timing_text(times));
     auto begun = co_await exchange_->begin_stream(200, std::move(headers));
     if (!begun) {
       generation_->cancel();
@@ -159,13 +171,9 @@ class Answering : public std::enable_shared_from_this<Answering> {
     co_return false;
   }
 
-  /// A last event (may be empty), the times if asked for, [DONE], and the end of the stream.
+  /// A last event (may be empty), [DONE], and the end of the stream.
   net::Task<void> end_with(std::string event) {
     if (!event.empty() && !co_await write(std::move(event))) co_return;
-    if (job_.timing) {
-      std::string comment = ": tandem-timing " + timing_json(choices_) + "\n\n";
-      if (!co_await write(std::move(comment))) co_return;
-    }
     std::string done(kDone);
     if (!co_await write(std::move(done))) co_return;
     const auto ended = co_await exchange_->end_stream();
@@ -211,6 +219,7 @@ void log_request(const Context& context, const Job& job) {
 }  // namespace
 
 net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool chat) {
+  const auto received = std::chrono::steady_clock::now();
   const net::HttpRequest& request = exchange->request();
   std::shared_ptr<Outcome<Job>> job;
   if (request.body.size() < kLargeBodyBytes) {
@@ -227,6 +236,7 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool
     co_await send(context, exchange, std::move(response));
     co_return;
   }
+  (*job)->received = received;
   log_request(*context, **job);
   const auto answering = std::make_shared<Answering>(context, exchange, std::move(**job));
   co_await answering->run();

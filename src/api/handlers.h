@@ -26,6 +26,9 @@ net::Task<void> handle_reset_prefix_cache(ContextPtr context, ExchangePtr exchan
 /// POST /tandem/release {"kv_transfer_params":{...}}: the proxy gives a hand-over up that no decoder will fetch.
 net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange);
 
+/// GET /tandem/info: which connector this instance runs, for proxies that pair instances.
+net::Task<void> handle_info(ContextPtr context, ExchangePtr exchange);
+
 /// Sends a response, with the headers that every answer of this server has. False if the client is gone.
 net::Task<bool> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response);
 /// The same headers for a stream's head.

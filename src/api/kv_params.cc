@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <charconv>
 
 namespace tandem::api {
 namespace {
@@ -18,6 +19,58 @@ Refusal malformed(std::string_view what) {
   return bad_request(fmt::format("{} is malformed: {}", kMember, what), std::string(kMember));
 }
 
+/// The prompt that a decoder's request id names: 2 of "cmpl-...-2", 0 of a chat's or of none.
+Outcome<std::size_t> prompt_of(const Fields& message) {
+  TANDEM_ASSIGN(const auto id, message.text("request_id"));
+  if (!id || !id->starts_with("cmpl-")) return std::size_t{0};
+  const std::size_t dash = id->rfind('-');
+  std::size_t index = 0;
+  const auto [end, error] = std::from_chars(id->data() + dash + 1, id->data() + id->size(), index);
+  if (error != std::errc() || end != id->data() + id->size() || index >= kMaxPrompts)
+    return malformed("request_id does not end in the number of a prompt");
+  return index;
+}
+
+/// One decoder's message into its place.
+Outcome<void> read_delivery(const Fields& message, KvParams& params) {
+  auto delivery = transfer::delivery_from_json(message.object());
+  if (!delivery) return malformed(delivery.error().message());
+  if (!*delivery) return {};
+  TANDEM_ASSIGN(const std::size_t prompt, prompt_of(message));
+  if (params.push_to.size() <= prompt) params.push_to.resize(prompt + 1);
+  params.push_to[prompt] = std::move(*delivery);
+  return {};
+}
+
+/// do_remote_decode: a decoder's message (push), or only the wish to keep the KV (pull).
+Outcome<void> read_remote_decode(const Fields& fields, KvParams& params) {
+  TANDEM_TRY(read_delivery(fields, params));
+  if (const json::value* batch = fields.find("batch_kv_transfer_params"); batch != nullptr) {
+    if (!batch->is_object() || batch->as_object().size() > kMaxPrompts)
+      return malformed("batch_kv_transfer_params is not an object");
+    for (const auto& [id, message] : batch->as_object()) {
+      if (!message.is_object()) return malformed("batch_kv_transfer_params holds something else than objects");
+      TANDEM_TRY(read_delivery(Fields(message.as_object()), params));
+    }
+  }
+  if (params.push_to.empty() && fields.has("remote_host"))
+    return bad_request("kv_transfer_params asks for a push to a decoder that is not Tandem (no member \"tandem\")",
+                       std::string(kMember));
+  params.remote_decode = params.push_to.empty();
+  return {};
+}
+
+/// do_remote_prefill without a hand-over: a decoder is asked first, if there is a metaserver. do_virtual asks for none.
+Outcome<void> read_metaserver(const Fields& fields, KvParams& params) {
+  TANDEM_ASSIGN(const bool nothing, fields.boolean("do_virtual", false));
+  TANDEM_ASSIGN(const auto text, fields.text("metaserver"));
+  if (nothing || !text) return {};
+  auto url = net::parse_http_url(*text);
+  if (!url) return malformed("metaserver: " + url.error().message());
+  params.metaserver = std::move(*url);
+  return {};
+}
+
 }  // namespace
 
 Outcome<KvParams> read_kv_params(const Fields& body) {
@@ -26,12 +79,16 @@ Outcome<KvParams> read_kv_params(const Fields& body) {
   if (value == nullptr) return params;
   if (!value->is_object()) return validation_error("dict_type", kMember, "Input should be a valid dictionary");
   const Fields fields(value->as_object());
-  TANDEM_ASSIGN(params.remote_decode, fields.boolean("do_remote_decode", false));
+  TANDEM_ASSIGN(const bool remote_decode, fields.boolean("do_remote_decode", false));
   TANDEM_ASSIGN(const bool remote_prefill, fields.boolean("do_remote_prefill", false));
+  if (remote_decode) TANDEM_TRY(read_remote_decode(fields, params));
   if (!remote_prefill) return params;
   auto first = transfer::handover_from_json(fields.object());
   if (!first) return malformed(first.error().message());
-  if (!*first) return params;  // a foreign prefiller's: we cannot fetch it and prefill ourselves
+  if (!*first) {  // no prefiller's, or a foreign one's: we cannot fetch it and prefill ourselves
+    TANDEM_TRY(read_metaserver(fields, params));
+    return params;
+  }
   params.remote_prefill.push_back(std::move(*first));
   const json::value* further = fields.find(kFurtherPrompts);
   if (further == nullptr) return params;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `kv_transfer_params` of requests and answers (pd_protocol.md 2.2, 4.2 to 4.4). A prefiller that got several prompts
-// puts the hand-overs of all but the first into the first one's member "tandem_prompts"; foreign proxies pass it on.
+// `kv_transfer_params` of requests and answers (pd_protocol.md 2.2, 4.2 to 4.4, 7.2). Pull: a prefiller that got
+// several prompts puts the hand-overs of all but the first into the first one's member "tandem_prompts"; foreign
+// proxies pass it on. Push: a decoder's message is about one prompt, which its request_id names ("cmpl-...-<index>").
 #pragma once
 
 #include <optional>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "api/fields.h"
+#include "net/url.h"
+#include "transfer/delivery.h"
 #include "transfer/handover.h"
 
 namespace tandem::api {
@@ -17,10 +20,13 @@ struct KvParams {
   bool remote_decode = false;  ///< P: keep the KV for a decoder
   /// D: where each prompt's KV is; empty if there is no hand-over at all.
   std::vector<std::optional<transfer::Handover>> remote_prefill;
+  /// P: where each prompt's KV is to be pushed; may be shorter than the prompts, and empty if nothing is.
+  std::vector<std::optional<transfer::Delivery>> push_to;
+  std::optional<net::HttpUrl> metaserver;  ///< D: whom to tell where the KV is wanted
 };
 
 /// Absent, null, {} and objects without a true do_remote flag are a plain local request. An object that is ours but
-/// malformed is refused.
+/// malformed is refused, and so is a decoder's that is not ours: nothing could be pushed there.
 Outcome<KvParams> read_kv_params(const Fields& body);
 
 /// The member of an answer: "null" if the first prompt has no hand-over.

@@ -17,6 +17,7 @@ namespace json = boost::json;
 
 constexpr std::int64_t kDefaultCompletionTokens = 16;
 constexpr std::size_t kMaxRequestIdBytes = 512;
+constexpr std::size_t kMaxTraceparentBytes = 128;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;  // sums of it do not overflow
 
 std::int64_t unix_seconds() {
@@ -77,6 +78,51 @@ Outcome<std::string> base_id_of(Context& context, const net::HttpRequest& reques
   return text::replace_ill_formed_utf8(id);
 }
 
+/// The W3C trace context, if it looks like one: "00-<32 hex>-<16 hex>-<2 hex>".
+std::string traceparent_of(const net::HttpRequest& request) {
+  const std::string_view text = request.headers.find("traceparent").value_or("");
+  const bool fits = !text.empty() && text.size() <= kMaxTraceparentBytes &&
+                    text.find_first_not_of("0123456789abcdef-") == std::string_view::npos;
+  return fits ? std::string(text) : std::string();
+}
+
+/// This server connects where a request says, but only to hosts that the operator allows.
+Outcome<void> check_metaserver(const Context& context, const KvParams& kv) {
+  const std::vector<std::string>& allowed = context.config.kv_metaserver_hosts;
+  if (!kv.metaserver || allowed.empty()) return {};
+  const std::string& host = kv.metaserver->endpoint.host;
+  if (std::find(allowed.begin(), allowed.end(), host) != allowed.end()) return {};
+  return bad_request(fmt::format("the metaserver's host '{}' is not among --kv-metaserver-hosts", host),
+                     "kv_transfer_params");
+}
+
+/// A peer must be another engine by name too (both logs would speak of one), and with a rank table one that is in it.
+Outcome<void> check_peer(const Context& context, const std::string& engine_id, std::uint64_t incarnation,
+                         const std::string& host) {
+  const config::KvTransferConfig& kv = *context.config.kv_transfer;
+  const TransferInfo& own = context.parts.transfer;
+  if (kv.kind != config::KvConnector::kRankTable && engine_id == own.engine_id && incarnation != own.incarnation)
+    return bad_request(
+        fmt::format(
+            "Conflict engine id '{}': this instance and the one at {} both have it; give each another engine_id "
+            "in --kv-transfer-config",
+            engine_id, host),
+        "kv_transfer_params");
+  if (!kv.peer_hosts.empty() && std::find(kv.peer_hosts.begin(), kv.peer_hosts.end(), host) == kv.peer_hosts.end())
+    return bad_request(fmt::format("the KV is handed over by {} (engine '{}'), which is in no row of the rank table {}",
+                                   host, engine_id, kv.rank_table),
+                       "kv_transfer_params");
+  return {};
+}
+
+Outcome<void> check_peers(const Context& context, const KvParams& kv) {
+  for (const auto& handover : kv.remote_prefill)
+    if (handover) TANDEM_TRY(check_peer(context, handover->engine_id, handover->lease.incarnation, handover->host));
+  for (const auto& to : kv.push_to)
+    if (to) TANDEM_TRY(check_peer(context, to->engine_id, to->incarnation, to->host));
+  return {};
+}
+
 /// KV hand-over as far as this instance takes part in it. A stream cannot carry one back.
 Outcome<void> read_handover(const Context& context, const Fields& body, Job& job) {
   TANDEM_ASSIGN(job.kv, read_kv_params(body));
@@ -89,7 +135,15 @@ Outcome<void> read_handover(const Context& context, const Fields& body, Job& job
     log::info("request {}: do_remote_prefill is ignored: this instance has no consuming connector", job.id);
     job.kv.remote_prefill.clear();
   }
-  return {};
+  if (!job.kv.push_to.empty() && !context.produces_kv())
+    return bad_request("kv_transfer_params asks for a push, but this instance has no producing KV connector",
+                       "kv_transfer_params");
+  if (job.kv.metaserver && !context.consumes_kv()) {
+    log::info("request {}: the metaserver is ignored: this instance has no consuming connector", job.id);
+    job.kv.metaserver.reset();
+  }
+  TANDEM_TRY(check_metaserver(context, job.kv));
+  return check_peers(context, job.kv);
 }
 
 /// What both endpoints have in common, up to the prompt.
@@ -112,6 +166,8 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
   TANDEM_ASSIGN(job.base_id, base_id_of(context, request, body));
   job.id = (chat ? "chatcmpl-" : "cmpl-") + job.base_id;
   job.timing = request.headers.find("x-tandem-timing").value_or("") == "1";
+  job.traceparent = traceparent_of(request);
+  if (!job.traceparent.empty()) log::debug("request {}: traceparent {}", job.id, job.traceparent);
   TANDEM_TRY(check_model(context, body));
   if (!context.engine().healthy())
     return Refusal(500, "InternalServerError", "EngineCore encountered an issue. See the server's log for the cause.");
@@ -157,6 +213,10 @@ Outcome<void> check_counts(const Context& context, const Job& job) {
   if (!job.kv.remote_prefill.empty() && job.kv.remote_prefill.size() != job.prompts.size())
     return bad_request(fmt::format("kv_transfer_params is malformed: it hands over {} prompts, the request has {}",
                                    job.kv.remote_prefill.size(), job.prompts.size()),
+                       "kv_transfer_params");
+  if (job.kv.push_to.size() > job.prompts.size())
+    return bad_request(fmt::format("kv_transfer_params is malformed: it asks for prompt {}, the request has {}",
+                                   job.kv.push_to.size() - 1, job.prompts.size()),
                        "kv_transfer_params");
   return {};
 }

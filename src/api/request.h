@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -43,6 +44,8 @@ struct Job {
   std::int32_t priority = 0;
   std::string cache_salt;
   KvParams kv;
+  std::string traceparent;                           ///< W3C trace context of the request, "" if it has none
+  std::chrono::steady_clock::time_point received{};  ///< when the HTTP request was there
 
   std::size_t num_choices() const { return prompts.size() * static_cast<std::size_t>(n); }
   std::size_t prompt_of(std::size_t choice) const { return choice / static_cast<std::size_t>(n); }

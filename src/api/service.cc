@@ -69,6 +69,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/metrics/", handle_metrics},
     {"POST", "/reset_prefix_cache", handle_reset_prefix_cache},
     {"POST", "/tandem/release", handle_release},
+    {"GET", "/tandem/info", handle_info},
 };
 
 }  // namespace

@@ -111,6 +111,27 @@ Outcome<std::string> release_json(const Context& context, const net::HttpRequest
   return writer.take();
 }
 
+std::string info_json(const Context& context) {
+  const TransferInfo& transfer = context.parts.transfer;
+  JsonWriter writer;
+  const auto text_or_null = [&](std::string_view key, const std::string& text) {
+    if (text.empty())
+      writer.null_member(key);
+    else
+      writer.member(key, text);
+  };
+  writer.begin_object();
+  text_or_null("engine_id", transfer.engine_id);
+  text_or_null("kv_connector", transfer.connector);
+  text_or_null("kv_role", transfer.role);
+  // Hexadecimal text: 64 bits do not survive in languages whose numbers are doubles.
+  text_or_null("incarnation", transfer.connector.empty() ? "" : fmt::format("{:x}", transfer.incarnation));
+  writer.member("tp_size", std::int64_t{transfer.tp_size});
+  writer.member("block_size", std::int64_t{context.config.block_size}).member("model", context.model_name());
+  writer.end_object();
+  return writer.take();
+}
+
 /// Without the vllm: families (--disable-log-stats). Every line of a family has its name, after "# HELP " or "# TYPE "
 /// or at the start.
 std::string without_vllm_metrics(std::string_view text) {
@@ -204,6 +225,11 @@ net::Task<void> handle_reset_prefix_cache(ContextPtr context, ExchangePtr exchan
 net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange) {
   auto body = release_json(*context, exchange->request());
   net::HttpResponse response(200, "application/json", body ? *body : R"({"released":false})");
+  co_await send(context, exchange, std::move(response));
+}
+
+net::Task<void> handle_info(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", info_json(*context));
   co_await send(context, exchange, std::move(response));
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 
+#include "api/metaserver_client.h"
 #include "app/port_reservation.h"
 #include "app/sizing.h"
 #include "app/thread_placement.h"
@@ -205,14 +206,20 @@ Result<void> Instance::start_transfer() {
   options.engine_id = kv.engine_id.empty() ? random_engine_id() : kv.engine_id;
   options.producer = kv.produces();
   options.consumer = kv.consumes();
+  options.receiver = kv.receives();
   options.advertised_host = advertised_host(config_);
-  options.bind_host = options.advertised_host;
+  options.bind_host = kv.bind_host.empty() ? options.advertised_host : kv.bind_host;
   options.port = kv.port;
   options.lease_term = config_.kv_lease_term;
   if (config_.kv_transport == config::KvTransport::kShm) options.transport = transfer::TransportChoice::kShm;
   if (config_.kv_transport == config::KvTransport::kTcp) options.transport = transfer::TransportChoice::kTcp;
   TANDEM_ASSIGN(transfer_, transfer::TransferEngine::start(options, worker_->cache(), metrics_));
-  const std::string where = kv.produces() ? fmt::format(", at {}:{}", options.advertised_host, transfer_->port()) : "";
+  transfer_info_ = {.engine_id = options.engine_id,
+                    .connector = kv.connector,
+                    .role = std::string(config::kv_role_name(kv.role)),
+                    .incarnation = transfer_->incarnation()};
+  if (kv.receives()) announcer_ = api::start_metaserver_client(api::MetaserverOptions{});
+  const std::string where = kv.listens() ? fmt::format(", at {}:{}", options.advertised_host, transfer_->port()) : "";
   log::info("KV transfer: {} as {}, engine_id {}{}", kv.connector, config::kv_role_name(kv.role), options.engine_id,
             where);
   return {};
@@ -230,7 +237,7 @@ void Instance::start_engine() {
   if (config_.kv_transfer && config_.kv_transfer->load_failure == config::LoadFailure::kRecompute)
     options.load_failure_policy = engine::LoadFailurePolicy::kRecompute;
   options.eos_token_ids = text_.eos_token_ids;
-  engine_ = engine::Engine::start(options, *worker_, text_.tokenizer, transfer_.get(), metrics_);
+  engine_ = engine::Engine::start(options, *worker_, text_.tokenizer, transfer_.get(), metrics_, announcer_.get());
 }
 
 api::SamplingDefaults Instance::sampling_defaults() const {
@@ -257,6 +264,8 @@ api::ServiceParts Instance::service_parts() {
   parts.metrics = &metrics_;
   parts.defaults = sampling_defaults();
   parts.vocab_size = worker_->vocab_size();
+  parts.transfer = transfer_info_;
+  parts.transfer.tp_size = config_.tensor_parallel_size;
   return parts;
 }
 

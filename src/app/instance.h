@@ -43,12 +43,14 @@ class Instance {
   config::ServeConfig config_;
   obs::Registry metrics_;
   std::int64_t max_model_len_ = 0;
+  api::TransferInfo transfer_info_;
   TextParts text_;
   model::GenerationDefaults generation_defaults_;
   // Order: each uses those above it.
   std::unique_ptr<model::Checkpoint> checkpoint_;  ///< the model reads rows of its mapped file; nullptr with a stub
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<transfer::TransferEngine> transfer_;
+  std::unique_ptr<engine::Announcer> announcer_;  ///< layerwise push, decoder
   std::unique_ptr<engine::Engine> engine_;
 };
 

@@ -7,8 +7,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <utility>
 
 namespace tandem::app {
@@ -43,7 +47,56 @@ int bind_socket(const addrinfo& entry) {
   return -1;
 }
 
+std::string in_use_by(std::uint16_t port) {
+  const std::string owner = port_owner(port);
+  return fmt::format("{}; stop what uses it or choose another port", owner.empty() ? "" : " by " + owner);
+}
+
+/// Inodes of the sockets that listen on `port`, from a table like /proc/net/tcp.
+void add_listeners(const char* table, std::uint16_t port, std::vector<std::string>& inodes) {
+  std::ifstream file(table);
+  std::string line;
+  std::getline(file, line);  // headings
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string slot, local, remote, state, skip, inode;
+    fields >> slot >> local >> remote >> state;
+    for (int i = 0; i < 5; ++i) fields >> skip;  // queues, timer, retransmissions, user, timeout
+    fields >> inode;
+    constexpr std::string_view kListening = "0A";
+    if (state == kListening && local.ends_with(fmt::format(":{:04X}", port)))
+      inodes.push_back("socket:[" + inode + "]");
+  }
+}
+
+bool has_one_of(const std::filesystem::path& descriptors, const std::vector<std::string>& sockets) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(descriptors, error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (std::find(sockets.begin(), sockets.end(), target) != sockets.end()) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+std::string port_owner(std::uint16_t port) {
+  std::vector<std::string> sockets;
+  add_listeners("/proc/net/tcp", port, sockets);
+  add_listeners("/proc/net/tcp6", port, sockets);
+  std::error_code error;
+  if (sockets.empty()) return {};
+  for (const auto& process : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string pid = process.path().filename().string();
+    const bool is_number = pid.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number || !has_one_of(process.path() / "fd", sockets)) continue;
+    std::ifstream file(process.path() / "comm");
+    std::string name;
+    std::getline(file, name);
+    return fmt::format("process {} ({})", pid, name);
+  }
+  return {};
+}
 
 Result<PortReservation> PortReservation::reserve(const std::string& host, std::uint16_t port) {
   addrinfo hints{};
@@ -70,9 +123,8 @@ Result<PortReservation> PortReservation::reserve(const std::string& host, std::u
     if (reason == EADDRINUSE) break;  // others (no IPv6 here) do not count while one address works
   }
   if (reason == EADDRINUSE || reservation.sockets_.empty())
-    return Status(Code::kUnavailable,
-                  fmt::format("cannot listen on {}:{}: {}{}", name, port, std::strerror(reason),
-                              reason == EADDRINUSE ? "; stop what uses it or choose another port" : ""));
+    return Status(Code::kUnavailable, fmt::format("cannot listen on {}:{}: {}{}", name, port, std::strerror(reason),
+                                                  reason == EADDRINUSE ? in_use_by(port) : ""));
   return reservation;
 }
 

@@ -13,7 +13,8 @@ namespace tandem::app {
 
 class PortReservation {
  public:
-  /// `host` empty: all interfaces. Port 0 takes a free one. An error names host, port and reason.
+  /// `host` empty: all interfaces. Port 0 takes a free one. An error names host, port and reason, and of a port in use
+  /// the process that listens on it, where the system tells.
   static Result<PortReservation> reserve(const std::string& host, std::uint16_t port);
   PortReservation(PortReservation&& other) noexcept;
   PortReservation& operator=(PortReservation&& other) noexcept;
@@ -27,6 +28,9 @@ class PortReservation {
   std::vector<int> sockets_;
   std::uint16_t port_ = 0;
 };
+
+/// "process 123 (nginx)" for a local TCP port that somebody listens on, as /proc tells it; else "".
+std::string port_owner(std::uint16_t port);
 
 /// The address that other hosts reach this one at: the source address of the default route, or 127.0.0.1.
 std::string local_address();

@@ -13,11 +13,13 @@
 #include <cstdlib>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "api/service.h"
 #include "app/commands.h"
 #include "app/instance.h"
 #include "app/port_reservation.h"
+#include "app/rank_place.h"
 #include "base/log.h"
 #include "net/http_server.h"
 
@@ -59,10 +61,16 @@ class ServeSession {
     auto http = PortReservation::reserve(config_.host, config_.port);
     if (!http) return http.error();
     http_port_.emplace(std::move(*http));
-    if (!config_.kv_transfer || !config_.kv_transfer->produces() || config_.kv_transfer->port == 0) return {};
-    auto kv = PortReservation::reserve(advertised_host(config_), config_.kv_transfer->port);
-    if (!kv) return kv.error().context("kv_port");
-    kv_port_.emplace(std::move(*kv));
+    if (!config_.kv_transfer || !config_.kv_transfer->listens() || config_.kv_transfer->port == 0) return {};
+    const config::KvTransferConfig& kv = *config_.kv_transfer;
+    const std::string host = kv.bind_host.empty() ? advertised_host(config_) : kv.bind_host;
+    // As in vLLM-Ascend an instance owns one port a rank from kv_port on, although one is enough to serve them all: a
+    // deployment that is laid out too tightly is told now, and not by the other program.
+    for (int rank = 0; rank < config_.tensor_parallel_size; ++rank) {
+      auto port = PortReservation::reserve(host, static_cast<std::uint16_t>(kv.port + rank));
+      if (!port) return port.error().context(fmt::format("kv_port {} (rank {})", kv.port, rank));
+      kv_ports_.push_back(std::move(*port));
+    }
     return {};
   }
 
@@ -82,9 +90,7 @@ class ServeSession {
 
   /// On the loader's thread.
   void load() {
-    auto instance = Instance::load(config_, [this] {
-      if (kv_port_) kv_port_->release();
-    });
+    auto instance = Instance::load(config_, [this] { kv_ports_.clear(); });
     auto loaded = std::make_shared<Result<std::unique_ptr<Instance>>>(std::move(instance));
     asio::post(io_, [this, loaded] { on_loaded(std::move(*loaded)); });
   }
@@ -150,7 +156,7 @@ class ServeSession {
   asio::signal_set signals_;
   asio::steady_timer health_;
   std::optional<PortReservation> http_port_;
-  std::optional<PortReservation> kv_port_;
+  std::vector<PortReservation> kv_ports_;
   std::unique_ptr<net::HttpServer> server_;
   std::optional<api::Service> service_;
   std::thread loader_;
@@ -163,6 +169,11 @@ class ServeSession {
 
 }  // namespace
 
-Result<void> run_serve(const config::ServeConfig& config) { return ServeSession(config).run(); }
+Result<void> run_serve(const config::ServeConfig& config) {
+  config::ServeConfig placed = config;
+  if (placed.kv_transfer && placed.kv_transfer->kind == config::KvConnector::kRankTable)
+    TANDEM_TRY(take_place_in_rank_table(placed, host_addresses()));
+  return ServeSession(placed).run();
+}
 
 }  // namespace tandem::app

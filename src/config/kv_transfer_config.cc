@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include "base/json.h"
+#include "config/values.h"
 
 namespace tandem::config {
 namespace {
@@ -17,12 +19,38 @@ constexpr std::string_view kFlag = "--kv-transfer-config";
 
 Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
-Result<std::string> connector_name(const std::string& name) {
-  if (name == "MooncakeConnector" || name == "MooncakeConnectorV1") return name;
-  if (name == "MooncakeLayerwiseConnector" || name == "LLMDataDistCMgrConnector")
-    return Status(Code::kUnsupported,
-                  fmt::format("kv_connector '{}' is not in this version; use MooncakeConnectorV1", name));
-  return invalid(fmt::format("unknown kv_connector '{}'; known are MooncakeConnector, MooncakeConnectorV1", name));
+constexpr std::uint16_t kRankTablePort = 5557;
+constexpr std::string_view kKnownConnectors =
+    "MooncakeConnector, MooncakeConnectorV1, MooncakeLayerwiseConnector, LLMDataDistCMgrConnector";
+
+struct ForeignConnector {
+  std::string_view name;
+  std::string_view instead;
+};
+/// Names that deployments use and that do something else than move a request's KV.
+constexpr ForeignConnector kForeignConnectors[] = {
+    {"MultiConnector", "it combines connectors, here one moves the KV: name that one directly"},
+    {"AscendMultiConnector", "it combines connectors, here one moves the KV: name that one directly"},
+    {"MooncakeConnectorStoreV1", "there is no shared KV pool here; use MooncakeConnectorV1 and prefix caching"},
+    {"AscendStoreConnector", "there is no shared KV pool here; use MooncakeConnectorV1 and prefix caching"},
+    {"UCMConnector", "there is no shared KV pool here; use MooncakeConnectorV1 and prefix caching"},
+    {"MooncakeHybridConnector", "no model here has recurrent state; use MooncakeConnectorV1"},
+    {"SfaRemoteD2HConnector", "no model here has sparse attention; use MooncakeLayerwiseConnector"},
+    {"CPUOffloadingConnector", "KV is in host memory already; leave it out"},
+    {"OffloadingConnector", "KV is in host memory already; leave it out"},
+    {"SimpleCPUOffloadConnector", "KV is in host memory already; leave it out"},
+    {"RecomputeCPUOffloadConnector", "KV is in host memory already; leave it out"},
+};
+
+Result<KvConnector> connector_of(const std::string& name) {
+  if (name == "MooncakeConnector" || name == "MooncakeConnectorV1") return KvConnector::kPull;
+  if (name == "MooncakeLayerwiseConnector") return KvConnector::kLayerwise;
+  if (name == "LLMDataDistCMgrConnector") return KvConnector::kRankTable;
+  for (const ForeignConnector& foreign : kForeignConnectors)
+    if (name == foreign.name)
+      return Status(Code::kUnsupported, fmt::format("kv_connector '{}' is not here: {}. Known are {}", name,
+                                                    foreign.instead, kKnownConnectors));
+  return invalid(fmt::format("unknown kv_connector '{}'; known are {}", name, kKnownConnectors));
 }
 
 Result<KvRole> role_of(const std::string& name) {
@@ -82,10 +110,16 @@ Result<KvTransferConfig> read(const json::object& object, ParallelSizes real) {
   if (!connector)
     return invalid(fmt::format("kv_role '{}' needs a kv_connector, for example MooncakeConnectorV1", *role));
   KvTransferConfig config;
-  TANDEM_ASSIGN(config.connector, connector_name(*connector));
+  config.connector = *connector;
+  TANDEM_ASSIGN(config.kind, connector_of(*connector));
   if (!role)
     return invalid(fmt::format("kv_connector '{}' needs a kv_role: kv_producer, kv_consumer or kv_both", *connector));
   TANDEM_ASSIGN(config.role, role_of(*role));
+  if (config.kind == KvConnector::kRankTable && config.role == KvRole::kBoth)
+    return invalid(
+        fmt::format("kv_connector '{}' takes kv_role kv_producer or kv_consumer, not kv_both: a rank is in "
+                    "one list of the rank table",
+                    *connector));
   TANDEM_ASSIGN(const auto port, json_int(object, "kv_port"));
   if (port && (*port < 0 || *port > 65535)) return invalid(fmt::format("kv_port {} is not a port (0 to 65535)", *port));
   if (port) config.port = static_cast<std::uint16_t>(*port);
@@ -117,6 +151,45 @@ std::string_view kv_role_name(KvRole role) {
       return "kv_both";
   }
   return "unknown";
+}
+
+Result<void> apply_environment(KvTransferConfig& config, const KvEnvironment& environment) {
+  if (config.kind != KvConnector::kRankTable) return {};
+  if (environment.rank_table.empty())
+    return invalid(
+        fmt::format("kv_connector '{}' needs the environment variable DISAGGREGATED_PREFILL_RANK_TABLE_PATH, "
+                    "the path of a rank table; `tandem ranktable` makes one",
+                    config.connector));
+  config.rank_table = environment.rank_table;
+  config.bind_host = environment.rpc_host;
+  config.port = kRankTablePort;
+  if (!environment.rpc_port.empty()) {
+    auto port = parse_integer(environment.rpc_port, 1, 65535);
+    if (!port) return port.error().context("environment variable VLLM_ASCEND_LLMDD_RPC_PORT");
+    config.port = static_cast<std::uint16_t>(*port);
+  }
+  std::string_view rest = environment.visible_devices;
+  while (!rest.empty()) {
+    const std::string_view device = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), device.size() + 1));
+    auto number = parse_integer(std::string(device), 0, 1 << 20);
+    if (!number) return number.error().context("environment variable ASCEND_RT_VISIBLE_DEVICES");
+    config.visible_devices.push_back(std::to_string(*number));
+  }
+  return {};
+}
+
+Result<void> check_ports(const KvTransferConfig& config, std::int64_t num_ranks, std::uint16_t http_port) {
+  if (!config.listens() || config.port == 0) return {};
+  const std::string_view name = config.kind == KvConnector::kRankTable ? "VLLM_ASCEND_LLMDD_RPC_PORT" : "kv_port";
+  const std::int64_t last = config.port + num_ranks - 1;
+  if (last > 65535)
+    return invalid(fmt::format("{} {} leaves no room for {} ranks below 65536; choose a smaller one", name, config.port,
+                               num_ranks));
+  if (http_port >= config.port && http_port <= last)
+    return invalid(fmt::format("{} takes the ports {} to {}, and --port {} is one of them; choose another", name,
+                               config.port, last, http_port));
+  return {};
 }
 
 Result<std::optional<KvTransferConfig>> parse_kv_transfer_config(std::string_view text, ParallelSizes real,

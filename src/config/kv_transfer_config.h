@@ -18,6 +18,18 @@ struct ParallelSizes {
   std::int64_t data = 1;
 };
 
+/// What environment variables say of KV transfer.
+struct KvEnvironment {
+  std::string rank_table;       ///< DISAGGREGATED_PREFILL_RANK_TABLE_PATH
+  std::string visible_devices;  ///< ASCEND_RT_VISIBLE_DEVICES, "0,1,2"
+  std::string rpc_host;         ///< VLLM_ASCEND_LLMDD_RPC_IP
+  std::string rpc_port;         ///< VLLM_ASCEND_LLMDD_RPC_PORT
+};
+/// Completes a config of LLMDataDistCMgrConnector, which is set up by variables; leaves others as they are.
+Result<void> apply_environment(KvTransferConfig& config, const KvEnvironment& environment);
+/// The ports that peers connect to, kv_port and one more for each further rank, against their end and --port.
+Result<void> check_ports(const KvTransferConfig& config, std::int64_t num_ranks, std::uint16_t http_port);
+
 /// nullopt for "{}" and "null". Keys that mean nothing here are named in one line appended to `notes`.
 Result<std::optional<KvTransferConfig>> parse_kv_transfer_config(std::string_view text, ParallelSizes real,
                                                                  std::vector<std::string>& notes);

@@ -15,19 +15,35 @@ namespace tandem::config {
 enum class KvRole { kProducer, kConsumer, kBoth };
 std::string_view kv_role_name(KvRole role);  ///< "kv_producer", ...
 
+/// Ways in which KV moves.
+enum class KvConnector {
+  kPull,       ///< MooncakeConnector, MooncakeConnectorV1: the decoder fetches from the prefiller
+  kLayerwise,  ///< MooncakeLayerwiseConnector: the prefiller pushes to a decoder that was asked first
+  kRankTable,  ///< LLMDataDistCMgrConnector: pull between the devices of a rank table
+};
+
 enum class LoadFailure { kFail, kRecompute };
 
 /// --kv-transfer-config (pd_protocol.md 1). An instance without one neither hands KV over nor fetches any.
 struct KvTransferConfig {
-  std::string connector;  ///< as named: "MooncakeConnector", "MooncakeConnectorV1"
+  std::string connector;  ///< as named, for example "MooncakeConnectorV1"
+  KvConnector kind = KvConnector::kPull;
   KvRole role = KvRole::kBoth;
-  std::uint16_t port = 14579;  ///< kv_port: base port of the transfer engine
-  std::string engine_id;       ///< empty: a random one is made at start
-  std::string ip;              ///< kv_ip if it was given and is not loopback: the address peers are told
+  std::uint16_t port = 14579;  ///< base port of the transfer engine: kv_port, or VLLM_ASCEND_LLMDD_RPC_PORT
+  std::string bind_host;       ///< VLLM_ASCEND_LLMDD_RPC_IP; empty: the address peers are told
+  std::string rank_table;      ///< DISAGGREGATED_PREFILL_RANK_TABLE_PATH; only with kRankTable
+  std::vector<std::string> visible_devices;  ///< ASCEND_RT_VISIBLE_DEVICES; empty: all of the rank table's
+  std::vector<std::string> peer_hosts;       ///< of the rank table's other role; empty: anybody may be a peer
+  std::string engine_id;                     ///< empty: a random one is made at start
+  std::string ip;                            ///< kv_ip if it was given and is not loopback: the address peers are told
   LoadFailure load_failure = LoadFailure::kFail;
 
   bool produces() const { return role != KvRole::kConsumer; }
   bool consumes() const { return role != KvRole::kProducer; }
+  /// Whether a pushing prefiller connects here.
+  bool receives() const { return kind == KvConnector::kLayerwise && consumes(); }
+  /// Whether peers connect here at all.
+  bool listens() const { return produces() || receives(); }
 };
 
 enum class DType { kAuto, kBfloat16, kFloat32 };
@@ -106,7 +122,11 @@ struct ServeConfig {
   std::optional<KvTransferConfig> kv_transfer;
   KvTransport kv_transport = KvTransport::kAuto;
   std::chrono::milliseconds kv_lease_term{30'000};
-  std::string advertised_host;  ///< VLLM_HOST_IP; empty: found out at start
+  std::vector<std::string> kv_metaserver_hosts;  ///< whom a request may name as its metaserver; empty: anybody
+  std::string advertised_host;                   ///< VLLM_HOST_IP; empty: found out at start
+
+  // Parallel.
+  std::int32_t tensor_parallel_size = 1;
 
   // Parallel.
   std::int32_t tensor_parallel_size = 1;

@@ -38,6 +38,21 @@ struct FetchEndedCommand {
   RequestHandle handle = 0;
   Result<transfer::FetchStats> result;
 };
+/// D: a prefiller has offered its KV for a reception.
+struct OfferArrivedCommand {
+  RequestHandle handle = 0;
+};
+/// D: what the metaserver said.
+struct AnnouncedCommand {
+  RequestHandle handle = 0;
+  Status result;
+};
+/// P: what the decoder said to our offer.
+struct OfferAnsweredCommand {
+  RequestHandle handle = 0;
+  transfer::LeaseId lease;
+  Status result;
+};
 struct StepEndedCommand {
   std::uint64_t step = 0;
   Result<worker::StepResult> result;
@@ -48,7 +63,8 @@ struct ResetPrefixCacheCommand {
 struct StopCommand {};
 
 using Command = std::variant<SubmitCommand, AbortCommand, ReleaseLeaseCommand, LeaseEndedCommand, FetchEndedCommand,
-                             StepEndedCommand, ResetPrefixCacheCommand, StopCommand>;
+                             OfferArrivedCommand, AnnouncedCommand, OfferAnsweredCommand, StepEndedCommand,
+                             ResetPrefixCacheCommand, StopCommand>;
 
 class CommandQueue {
  public:

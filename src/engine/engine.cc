@@ -64,14 +64,14 @@ Status not_ok_ids(const GenerationRequest& request, std::int32_t vocab_size) {
 class EngineImpl final : public Engine {
  public:
   EngineImpl(const EngineOptions& options, worker::Worker& worker, std::shared_ptr<const text::Tokenizer> tokenizer,
-             transfer::TransferEngine* transfer, obs::Registry& metrics)
+             transfer::TransferEngine* transfer, obs::Registry& metrics, Announcer* announcer)
       : options_(options),
         transfer_(transfer),
         vocab_size_(worker.vocab_size()),
         layout_(worker.cache().layout()),
         snapshot_(std::make_shared<EngineSnapshot>()),
         queue_(std::make_shared<CommandQueue>(4 * static_cast<std::size_t>(max_live()))),
-        core_(options, {worker, std::move(tokenizer), transfer, metrics, clock_, queue_, snapshot_}) {
+        core_(options, {worker, std::move(tokenizer), transfer, metrics, clock_, queue_, snapshot_, announcer}) {
     if (transfer_ != nullptr) {
       transfer_->on_lease_end([queue = queue_](transfer::LeaseId lease, transfer::LeaseEnd how) {
         queue->push(LeaseEndedCommand{lease, how});
@@ -191,6 +191,7 @@ class EngineImpl final : public Engine {
     TimePoint stop_deadline = TimePoint::max();
     while (true) {
       for (Command& command : queue_->take(clock_.now() + kIdleWait)) core_.handle(std::move(command));
+      core_.check_deadlines();
       core_.maybe_start_step();
       core_.publish();
       const TimePoint now = clock_.now();
@@ -236,8 +237,9 @@ std::string_view finish_reason_name(FinishReason reason) {
 
 std::unique_ptr<Engine> Engine::start(const EngineOptions& options, worker::Worker& worker,
                                       std::shared_ptr<const text::Tokenizer> tokenizer,
-                                      transfer::TransferEngine* transfer, obs::Registry& metrics) {
-  return std::make_unique<EngineImpl>(options, worker, std::move(tokenizer), transfer, metrics);
+                                      transfer::TransferEngine* transfer, obs::Registry& metrics,
+                                      Announcer* announcer) {
+  return std::make_unique<EngineImpl>(options, worker, std::move(tokenizer), transfer, metrics, announcer);
 }
 
 }  // namespace tandem::engine

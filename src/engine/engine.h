@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/announcer.h"
 #include "obs/metrics.h"
 #include "text/tokenizer.h"
+#include "transfer/delivery.h"
 #include "transfer/handover.h"
 #include "transfer/transfer_engine.h"
 #include "worker/sampling_params.h"
@@ -37,10 +39,22 @@ struct EngineOptions {
   std::vector<std::int32_t> eos_token_ids{};  ///< the first is the primary one (stop_reason null)
   /// A step that takes longer makes healthy() false until it ends: alive is who makes progress.
   std::chrono::seconds step_timeout{300};
+  /// Layerwise push, D: how long after the metaserver's ok a prefiller may take to say where the KV is. Some
+  /// metaservers answer ok although the prefill failed.
+  std::chrono::milliseconds offer_grace{5'000};
   /// How long stop() waits for steps, fetches and leases in flight.
   std::chrono::milliseconds stop_timeout{10'000};
 };
 
+/// Layerwise push, D: where to say that the KV of a prompt is wanted.
+struct Metaserver {
+  std::string host;
+  std::uint16_t port = 0;
+  std::string target;      ///< path and query
+  std::string request_id;  ///< by which the metaserver knows the request: "cmpl-...-0", "chatcmpl-..."
+};
+
+/// At most one of remote_decode, remote_prefill, push_to and metaserver is set.
 struct GenerationRequest {
   std::string id;  ///< for logs, "cmpl-...-0"
   std::vector<std::int32_t> prompt;
@@ -50,18 +64,30 @@ struct GenerationRequest {
   std::int32_t num_choices = 1;                        ///< n of the client request that this belongs to; for metrics
   bool remote_decode = false;                          ///< P: keep the KV under a lease and hand it over
   std::optional<transfer::Handover> remote_prefill{};  ///< D: fetch the KV. Several requests (n > 1) may share one.
+  std::optional<transfer::Delivery> push_to{};         ///< P: push the KV there, layer by layer, as it is computed
+  std::optional<Metaserver> metaserver{};              ///< D: have the KV pushed here
+  std::string traceparent{};                           ///< of the HTTP request, passed on to the metaserver
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
+  /// When the HTTP request was there; before `arrival` by the time that template and tokenizer took.
+  std::chrono::steady_clock::time_point received = arrival;
 };
 
 enum class FinishReason { kStop, kLength, kAbort };
 std::string_view finish_reason_name(FinishReason reason);  ///< "stop", "length", "abort"
 
-/// What a request went through, in seconds; 0 where it did not happen.
+/// What a request went through, in seconds; 0 where it did not happen. All but the last are the time to first token:
+/// they add up to it exactly.
 struct RequestTimes {
-  double queue = 0.0;     ///< arrival to first scheduled (or fetch started)
-  double transfer = 0.0;  ///< D: fetch started to verified
-  double prefill = 0.0;   ///< scheduled to first token
-  double decode = 0.0;    ///< first to last token
+  double templating = 0.0;  ///< chat template and tokenizer: HTTP request received to arrival here
+  double queue = 0.0;       ///< waiting for a seat or blocks, before the fetch and between fetch and first step
+  double lease_wait = 0.0;  ///< D: until the prefiller granted (pull) or offered (push) its KV
+  double transfer = 0.0;    ///< D: moving it; in a push also waiting for layers that were not yet computed
+  double verify = 0.0;      ///< D: checking it
+  double prefill = 0.0;     ///< first step scheduled to first token, if the prompt was computed here
+  double first_step = 0.0;  ///< the same if its KV came from a prefiller: one token
+  double decode = 0.0;      ///< first to last token
+
+  double to_first_token() const { return templating + queue + lease_wait + transfer + verify + prefill + first_step; }
 };
 
 /// One step's news of one request.
@@ -74,7 +100,7 @@ struct Output {
   Status error;                                ///< not ok: the request failed; the last output
   std::optional<transfer::Handover> handover;  ///< P, last output
   std::int32_t num_cached_tokens = 0;          ///< prompt tokens found in the local prefix cache at first scheduling
-  RequestTimes times;                          ///< complete in the last output
+  RequestTimes times;                          ///< in the first output (but decode) and in the last one
   bool last() const { return finish.has_value() || !error.ok(); }
 };
 /// Called on the engine thread, in order; the last output has last(). Must not block: post to your own executor.
@@ -94,10 +120,11 @@ struct EngineStats {
 class Engine {
  public:
   /// Everything passed in must outlive the engine. `transfer` may be nullptr (no connector). `tokenizer` may be nullptr
-  /// (no text, only ids).
+  /// (no text, only ids). Without `announcer` a request's metaserver is ignored and its prompt computed here.
   static std::unique_ptr<Engine> start(const EngineOptions& options, worker::Worker& worker,
                                        std::shared_ptr<const text::Tokenizer> tokenizer,
-                                       transfer::TransferEngine* transfer, obs::Registry& metrics);
+                                       transfer::TransferEngine* transfer, obs::Registry& metrics,
+                                       Announcer* announcer = nullptr);
   virtual ~Engine() = default;
 
   /// Checks what only the engine knows (length, ids in vocabulary, queue bound), then queues. An error means that the

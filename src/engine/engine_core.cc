@@ -67,12 +67,17 @@ void EngineCore::on(SubmitCommand command) {
                   .priority = request.request.priority,
                   .arrival = request.request.arrival,
                   .cache_salt = request.request.cache_salt,
-                  .remote_prefill = request.holds_remote});
+                  .remote_prefill = kv_comes(request),
+                  .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
-  if (env_.transfer == nullptr && (request.request.remote_prefill || request.request.remote_decode)) {
+  if (env_.transfer == nullptr && (request.request.remote_prefill || request.request.remote_decode ||
+                                   request.request.push_to || request.request.metaserver)) {
     log::warning("request {}: kv_transfer_params ignored, this instance has no KV connector (--kv-transfer-config)",
                  request.request.id);
+  }
+  if (env_.transfer != nullptr && request.request.push_to) {
+    if (const Status fits = check_delivery(request); !fits.ok()) return fail(request, fits);
   }
   if (!request.holds_remote) return;
   if (const Status fits = check_handover(request); !fits.ok()) {
@@ -113,7 +118,13 @@ void EngineCore::maybe_start_step() {
   for (const FetchOrder& order : decision.fetches) start_fetch(order, now);
   metrics_.preemptions.add(static_cast<double>(decision.preempted.size()));
   for (const SequenceId id : decision.preempted) {
-    log::debug("request {} preempted: no free KV block; it will be recomputed", requests_.at(id)->request.id);
+    Request& request = *requests_.at(id);
+    log::debug("request {} preempted: no free KV block; it will be recomputed", request.request.id);
+    // Its blocks go to others, so the decoder cannot go on reading; what is recomputed would lie elsewhere.
+    if (request.push) {
+      fail(request, Status(Code::kResourceExhausted,
+                           "no free KV block: the request was preempted while its KV was pushed to a decoder"));
+    }
   }
   if (!decision.scheduled.empty()) start_step(std::move(decision));
 }
@@ -127,8 +138,13 @@ void EngineCore::start_step(Decision decision) {
     Request& request = *requests_.at(scheduled.id);
     if (request.scheduled == TimePoint{}) request.scheduled = now;
     if (request.left_queue == TimePoint{}) request.left_queue = now;
+    if (request.request.push_to && env_.transfer != nullptr) {
+      if (request.num_output == 0 && !request.push) begin_push(request, scheduled.first_position);
+      extend_push(request);
+    }
     plan->sequences.push_back(plan_for(scheduled, request));
   }
+  plan->on_layer = publisher(decision.scheduled);
   const std::uint64_t step = plan->step;
   steps_.push_back({step, std::move(decision.scheduled), decision.num_tokens, now});
   env_.worker.submit(std::move(plan), [queue = env_.queue, step](Result<worker::StepResult> result) {
@@ -235,6 +251,7 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
   auto end = finish_after_token(token, request.num_output, request.num_prompt + request.num_output, max_total_tokens_,
                                 *request.request.sampling, options_.eos_token_ids);
   Output output;
+  if (request.num_output == 1) output.times = request.times();
   output.tokens = {token};
   output.num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
   if (request.request.sampling->logprobs) output.logprobs.push_back(std::move(sampled.logprobs));
@@ -262,8 +279,7 @@ void EngineCore::finish(Request& request, Output output) {
 
 void EngineCore::fail(Request& request, Status error) {
   metrics_.failed_requests.add();
-  drop_hold(request);
-  if (request.fetch) env_.transfer->cancel(*request.fetch);
+  stop_transfers(request);
   const std::int32_t num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
   scheduler_.finish(request.handle);
   Output output;
@@ -275,8 +291,7 @@ void EngineCore::fail(Request& request, Status error) {
 void EngineCore::end_aborted(Request& request, bool by_server) {
   // A client that left is not a finished request; one that the server ended is.
   if (by_server) metrics_.success(FinishReason::kAbort).add();
-  drop_hold(request);
-  if (request.fetch) env_.transfer->cancel(*request.fetch);
+  stop_transfers(request);
   Output output;
   output.num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
   scheduler_.finish(request.handle);

@@ -8,6 +8,7 @@
 //   refused, aborted or failed before its fetch; everything cached here   drop()
 //   scheduler orders a fetch                                              fetch(), which ends the hold by itself
 //   aborted while fetching   cancel(); the blocks stay allocated until the fetch reports its end
+// Layerwise push turns the order round; engine_core_push.cc has its steps.
 #pragma once
 
 #include <atomic>
@@ -47,6 +48,7 @@ class EngineCore {
     const Clock& clock;
     std::shared_ptr<CommandQueue> queue;  ///< where callbacks of other threads post to
     std::shared_ptr<EngineSnapshot> snapshot;
+    Announcer* announcer;  ///< may be nullptr
   };
   EngineCore(const EngineOptions& options, const Environment& environment);
   ~EngineCore();
@@ -54,6 +56,8 @@ class EngineCore {
   void handle(Command command);
   /// Starts the next step, if none is in flight and there is something to run.
   void maybe_start_step();
+  /// Ends waits that nobody else ends.
+  void check_deadlines();
   /// Brings snapshot and gauges up to date.
   void publish();
   /// vLLM's line with throughput and load, every ten seconds while there is something to say.
@@ -72,6 +76,9 @@ class EngineCore {
   void on(const ReleaseLeaseCommand& command);
   void on(const LeaseEndedCommand& command);
   void on(FetchEndedCommand command);
+  void on(const OfferArrivedCommand& command);
+  void on(const AnnouncedCommand& command);
+  void on(const OfferAnsweredCommand& command);
   void on(StepEndedCommand command);
   void on(const ResetPrefixCacheCommand& command);
   void on(const StopCommand& command);
@@ -96,6 +103,20 @@ class EngineCore {
   void start_fetch(const FetchOrder& order, TimePoint now);
   void drop_hold(Request& request);
   std::optional<transfer::Handover> open_lease(Request& request, FinishReason reason);
+  std::uint64_t hash_of_first(const Request& request, std::int64_t count) const;
+  bool kv_comes(const Request& request) const;
+  void stop_transfers(Request& request);
+
+  // Layerwise push (engine_core_push.cc).
+  Status check_delivery(const Request& request) const;
+  void begin_push(Request& request, std::int64_t num_cached);
+  void extend_push(Request& request);
+  std::function<void(std::int32_t)> publisher(const std::vector<ScheduledSequence>& scheduled) const;
+  void push_ended(RequestHandle handle, transfer::LeaseEnd how);
+  transfer::FetchDone fetch_done(RequestHandle handle) const;
+  void start_reception(Request& request, const FetchOrder& order);
+  void announce(Request& request, const transfer::Delivery& delivery);
+  void give_up_reception(Request& request, Status why);
 
   // Reports (engine_core_report.cc).
   void note_first_token(const Request& request);
@@ -119,7 +140,11 @@ class EngineCore {
       return static_cast<std::size_t>(lease.id ^ lease.incarnation);
     }
   };
-  std::unordered_map<transfer::LeaseId, std::vector<kv::BlockId>, LeaseHasher> leases_;
+  struct Lease {
+    std::vector<kv::BlockId> blocks;  ///< we hold one reference to each for the lease
+    RequestHandle pusher = 0;         ///< layerwise push: whose KV it is, while that request may still run
+  };
+  std::unordered_map<transfer::LeaseId, Lease, LeaseHasher> leases_;
   std::int32_t num_leased_blocks_ = 0;
 
   Status death_;  ///< not ok: why nothing runs any more

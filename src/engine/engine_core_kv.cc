@@ -8,13 +8,22 @@
 #include "engine/engine_request.h"
 
 namespace tandem::engine {
-namespace {
 
-std::uint64_t hash_of_first(const std::vector<std::int32_t>& tokens, std::int64_t count) {
-  return kv::token_hash(std::span(tokens).first(static_cast<std::size_t>(count)));
+std::uint64_t EngineCore::hash_of_first(const Request& request, std::int64_t count) const {
+  return kv::token_hash(std::span(scheduler_.tokens(request.handle)).first(static_cast<std::size_t>(count)));
 }
 
-}  // namespace
+bool EngineCore::kv_comes(const Request& request) const {
+  return request.holds_remote ||
+         (env_.transfer != nullptr && env_.announcer != nullptr && request.request.metaserver.has_value());
+}
+
+void EngineCore::stop_transfers(Request& request) {
+  drop_hold(request);
+  if (request.fetch) env_.transfer->cancel(*request.fetch);
+  if (request.announcement) env_.announcer->cancel(*request.announcement);
+  if (request.push) env_.transfer->revoke(*request.push);
+}
 
 // Prefiller.
 
@@ -25,12 +34,12 @@ std::optional<transfer::Handover> EngineCore::open_lease(Request& request, Finis
   if (!wanted || stopping_) return std::nullopt;
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(request.handle);  // gone once the blocks are kept
   const std::int32_t last_token = tokens.back();
-  const std::uint64_t prompt_hash = hash_of_first(tokens, request.num_prompt);
+  const std::uint64_t prompt_hash = hash_of_first(request, request.num_prompt);
   std::vector<kv::BlockId> blocks = scheduler_.finish_and_keep(request.handle, static_cast<std::int32_t>(num_blocks));
   transfer::Handover handover = env_.transfer->open_lease(blocks, request.num_prompt, last_token);
   handover.prompt_hash = prompt_hash;
   num_leased_blocks_ += static_cast<std::int32_t>(num_blocks);
-  const bool fresh = leases_.emplace(handover.lease, std::move(blocks)).second;
+  const bool fresh = leases_.emplace(handover.lease, Lease{.blocks = std::move(blocks)}).second;
   TANDEM_ASSERT(fresh, "lease ids are unique");
   return handover;
 }
@@ -42,15 +51,17 @@ void EngineCore::on(const ReleaseLeaseCommand& command) {
 void EngineCore::on(const LeaseEndedCommand& command) {
   const auto found = leases_.find(command.lease);
   if (found == leases_.end()) return;
-  num_leased_blocks_ -= static_cast<std::int32_t>(found->second.size());
-  pool_.release(found->second);
+  const Lease lease = std::move(found->second);
   leases_.erase(found);
+  num_leased_blocks_ -= static_cast<std::int32_t>(lease.blocks.size());
+  pool_.release(lease.blocks);
   const bool expected = command.how == transfer::LeaseEnd::kDone || command.how == transfer::LeaseEnd::kDropped ||
                         command.how == transfer::LeaseEnd::kRevoked;
   if (!expected) {
     log::warning("lease {:016x} ended without its KV being fetched: {}", command.lease.id,
                  transfer::lease_end_name(command.how));
   }
+  if (lease.pusher != 0) push_ended(lease.pusher, command.how);
 }
 
 // Decoder.
@@ -63,22 +74,18 @@ Status EngineCore::check_handover(const Request& request) const {
                               handover.engine_id, what),
                   Scope::kTransfer);
   };
-  if (handover.block_size != block_size_) {
-    return mismatch(fmt::format("its blocks hold {} tokens, ours {}; start both with the same --block-size",
-                                handover.block_size, block_size_));
-  }
   if (handover.num_tokens < request.num_prompt - 1 || handover.num_tokens > request.num_prompt) {
     return mismatch(
         fmt::format("it holds the KV of {} tokens, the prompt has {}; both instances must see the same "
                     "prompt (model, tokenizer, chat template)",
                     handover.num_tokens, request.num_prompt));
   }
-  const std::int64_t capacity = std::ssize(handover.blocks) * block_size_;
+  const std::int64_t capacity = std::ssize(handover.blocks) * handover.block_size;
   if (capacity < request.num_prompt - 1) {
     return mismatch(fmt::format("it lists {} blocks of {} tokens, the prompt needs the KV of {} tokens",
-                                handover.blocks.size(), block_size_, request.num_prompt - 1));
+                                handover.blocks.size(), handover.block_size, request.num_prompt - 1));
   }
-  const std::uint64_t ours = hash_of_first(scheduler_.tokens(request.handle), handover.num_tokens);
+  const std::uint64_t ours = hash_of_first(request, handover.num_tokens);
   if (handover.prompt_hash != ours) {
     return mismatch(
         fmt::format("it holds the KV of another prompt of {} tokens (hash {:016x}, ours {:016x}); both instances must "
@@ -102,20 +109,24 @@ void EngineCore::load_failed(Request& request, const Status& error) {
 
 void EngineCore::start_fetch(const FetchOrder& order, TimePoint now) {
   Request& request = *requests_.at(order.id);
-  TANDEM_ASSERT(request.holds_remote, "a fetch needs a hold");
-  request.holds_remote = false;  // the fetch ends it
   request.left_queue = now;
   request.fetch_started = now;
   request.num_received = order.end_token - order.first_token;
   ++num_fetches_;
-  request.fetch = env_.transfer->fetch(
-      {.source = *request.request.remote_prefill,
-       .destination = order.destination,
-       .first_token = order.first_token,
-       .end_token = order.end_token},
-      [queue = env_.queue, handle = order.id](transfer::FetchId /*fetch*/, Result<transfer::FetchStats> result) {
-        queue->push(FetchEndedCommand{handle, std::move(result)});
-      });
+  if (request.request.metaserver) return start_reception(request, order);
+  TANDEM_ASSERT(request.holds_remote, "a fetch needs a hold");
+  request.holds_remote = false;  // the fetch ends it
+  request.fetch = env_.transfer->fetch({.source = *request.request.remote_prefill,
+                                        .destination = order.destination,
+                                        .first_token = order.first_token,
+                                        .end_token = order.end_token},
+                                       fetch_done(order.id));
+}
+
+transfer::FetchDone EngineCore::fetch_done(RequestHandle handle) const {
+  return [queue = env_.queue, handle](transfer::FetchId /*fetch*/, Result<transfer::FetchStats> result) {
+    queue->push(FetchEndedCommand{handle, std::move(result)});
+  };
 }
 
 void EngineCore::on(FetchEndedCommand command) {
@@ -128,11 +139,13 @@ void EngineCore::on(FetchEndedCommand command) {
   request.fetch.reset();
   request.fetch_ended = env_.clock.now();
   if (succeeded) {
+    request.fetch_stats = *command.result;
     metrics_.fetch_seconds.observe(seconds(request.fetch_ended - request.fetch_started));
     return;
   }
+  if (request.announcement) env_.announcer->cancel(*request.announcement);
   request.num_received = 0;
-  load_failed(request, command.result.error());
+  load_failed(request, request.load_error.ok() ? command.result.error() : request.load_error);
 }
 
 void EngineCore::drop_hold(Request& request) {

@@ -58,6 +58,16 @@ void EngineCore::note_first_token(const Request& request) {
   metrics_.prompt_received.add(static_cast<double>(request.num_received));
   metrics_.prompt_computed.add(static_cast<double>(request.num_prompt - num_cached - request.num_received));
   metrics_.time_to_first_token.observe(seconds(request.first_token - request.request.arrival));
+  const RequestTimes times = request.times();
+  metrics_.part_template.observe(times.templating);
+  metrics_.part_queue.observe(times.queue);
+  if (request.fetch_started != TimePoint{}) {
+    metrics_.part_lease_wait.observe(times.lease_wait);
+    metrics_.part_transfer.observe(times.transfer);
+    metrics_.part_verify.observe(times.verify);
+  }
+  (request.num_received > 0 ? metrics_.part_first_step : metrics_.part_prefill)
+      .observe(request.num_received > 0 ? times.first_step : times.prefill);
   log_->prompt_tokens += request.num_prompt;
 }
 
@@ -67,7 +77,7 @@ void EngineCore::record_finished(const Request& request, FinishReason reason, Ti
   metrics_.success(reason).add();
   metrics_.e2e.observe(seconds(now - request.request.arrival));
   metrics_.queue.observe(times.queue);
-  metrics_.prefill.observe(times.prefill);
+  metrics_.prefill.observe(times.prefill + times.first_step);
   metrics_.decode.observe(times.decode);
   metrics_.inference.observe(seconds(request.last_token - request.scheduled));
   metrics_.request_time_per_output_token.observe(request.num_output > 1 ? times.decode / (num_output - 1.0) : 0.0);

@@ -129,6 +129,16 @@ EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& optio
   load_recomputes = counter("tandem:kv_load_recomputes_total",
                             "Requests prefilled here because their KV could not be used or fetched.");
   failed_requests = counter("tandem:requests_failed_total", "Requests that ended with an error.");
+  const auto part = [&](std::string_view name, std::string_view help) {
+    return histogram(fmt::format("tandem:request_{}_seconds", name), help, kFirstTokenBuckets);
+  };
+  part_template = part("template", "Time to first token, part: chat template and tokenizer.");
+  part_queue = part("queue", "Time to first token, part: waiting for a seat or for KV blocks.");
+  part_lease_wait = part("lease_wait", "Time to first token, part: until a prefiller granted or offered its KV.");
+  part_transfer = part("transfer", "Time to first token, part: KV on its way.");
+  part_verify = part("verify", "Time to first token, part: checking received KV.");
+  part_prefill = part("prefill", "Time to first token, part: computing the prompt here.");
+  part_first_step = part("first_step", "Time to first token, part: the step after the KV had been received.");
   fetch_seconds = histogram("tandem:kv_fetch_seconds",
                             "Time from the start of a KV fetch until its blocks are verified.", kFetchBuckets);
 }

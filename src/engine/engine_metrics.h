@@ -36,6 +36,8 @@ struct EngineMetrics {
   obs::Histogram request_prompt_tokens, request_generation_tokens, request_max_num_generation_tokens;
   obs::Histogram request_params_max_tokens, request_params_n;
   obs::Histogram fetch_seconds;
+  /// The parts of the time to first token; each of those that the request had.
+  obs::Histogram part_template, part_queue, part_lease_wait, part_transfer, part_verify, part_prefill, part_first_step;
 
   obs::Counter& success(FinishReason reason);
 };

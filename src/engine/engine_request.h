@@ -2,6 +2,8 @@
 // What the engine keeps of one request besides its scheduling state. Private to engine_core*.cc.
 #pragma once
 
+#include <algorithm>
+
 #include "engine/engine_core.h"
 
 namespace tandem::engine {
@@ -17,7 +19,16 @@ struct EngineCore::Request {
 
   bool holds_remote = false;  ///< hold() was called; we owe a drop() or a fetch()
   std::optional<transfer::FetchId> fetch;
+  transfer::FetchStats fetch_stats;
   std::int64_t num_received = 0;  ///< prompt tokens whose KV was fetched
+
+  // Layerwise push, D: a reception is a fetch that waits for an offer.
+  std::optional<AnnouncementId> announcement;
+  bool offered = false;                         ///< a prefiller has said where the KV is
+  TimePoint offer_deadline = TimePoint::max();  ///< set once the metaserver has said ok
+  Status load_error;                            ///< why the reception was given up
+  // P:
+  std::optional<transfer::LeaseId> push;  ///< the lease that grows while we compute
 
   // Unset (epoch) where it has not happened.
   TimePoint left_queue{};  ///< first scheduled, or its fetch started
@@ -31,10 +42,17 @@ struct EngineCore::Request {
     const auto span = [](TimePoint from, TimePoint to) {
       return from == TimePoint{} || to == TimePoint{} ? 0.0 : seconds(to - from);
     };
-    return {.queue = span(request.arrival, left_queue),
-            .transfer = span(fetch_started, fetch_ended),
-            .prefill = span(scheduled, first_token),
-            .decode = span(first_token, last_token)};
+    RequestTimes times;
+    times.templating = span(request.received, request.arrival);
+    times.queue = span(request.arrival, left_queue) + span(fetch_ended, scheduled);
+    // Copying and verifying overlap in a fetch: what is not accounted for otherwise is transfer.
+    const double loading = span(fetch_started, fetch_ended);
+    times.lease_wait = std::min(loading, fetch_stats.wait_seconds);
+    times.verify = std::min(loading - times.lease_wait, fetch_stats.verify_seconds);
+    times.transfer = loading - times.lease_wait - times.verify;
+    (num_received > 0 ? times.first_step : times.prefill) = span(scheduled, first_token);
+    times.decode = span(first_token, last_token);
+    return times;
   }
 };
 

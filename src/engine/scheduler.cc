@@ -74,9 +74,9 @@ Scheduler::Sequence& Scheduler::pick_victim(Sequence& claimant) const {
   // A sequence in a step in flight keeps its blocks: that step reads and writes them.
   Sequence* victim = &claimant;
   for (Sequence* candidate : running_) {
-    if (candidate->steps_in_flight > 0) continue;
+    if (candidate->steps_in_flight > 0 || (candidate->pinned && !victim->pinned)) continue;
     const bool last = options_.policy == SchedulingPolicy::kFcfs || more_urgent(*victim, *candidate);
-    if (last) victim = candidate;
+    if (last || (victim->pinned && !candidate->pinned)) victim = candidate;
   }
   return *victim;
 }

@@ -46,6 +46,7 @@ struct NewSequence {
   TimePoint arrival{};
   std::string cache_salt{};
   bool remote_prefill = false;  ///< the KV of all but the last prompt token can be fetched
+  bool pinned = false;          ///< preempted only when nobody else can be: somebody reads its blocks as they fill
 };
 
 /// One sequence's share of a step: it runs tokens [first_position, first_position + num_tokens).

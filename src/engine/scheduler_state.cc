@@ -43,6 +43,7 @@ void Scheduler::add(NewSequence sequence) {
   entry->arrival = sequence.arrival;
   entry->cache_salt = std::move(sequence.cache_salt);
   entry->remote_prefill = sequence.remote_prefill;
+  entry->pinned = sequence.pinned;
   entry->num_prompt = std::ssize(sequence.prompt);
   entry->all_tokens = std::move(sequence.prompt);
   Sequence& added = *entry;

@@ -84,6 +84,7 @@ struct Reception {
   std::int64_t end_token = 0;
   std::int64_t num_tokens = 0;  ///< of the prompt; prompt_hash is over them. What is offered must agree in both.
   std::uint64_t prompt_hash = 0;
+  std::function<void()> offered{};  ///< called once an offer has been accepted, on the transfer thread; must only post
 };
 using FetchId = std::uint64_t;
 /// Called exactly once. On any error, also after cancel(), nothing writes to the destination blocks any more.

@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine.h"
-#include "unit/engine/collector.h"
-#include "unit/engine/fake_transfer.h"
-#include "worker/stub_worker.h"
+#include "unit/engine/instance.h"
 
 namespace tandem::engine {
 namespace {
@@ -16,51 +14,13 @@ using testing::Collector;
 using ::testing::ElementsAreArray;
 using testing::eventually;
 using testing::FakeTransfer;
-using testing::Gate;
+using testing::greedy;
 using ::testing::HasSubstr;
+using testing::Instance;
+using testing::kBlockSize;
+using testing::kVocab;
+using testing::prompt;
 using worker::StubWorker;
-
-constexpr std::int32_t kVocab = 100;
-constexpr std::int32_t kBlockSize = 4;
-
-std::vector<std::int32_t> prompt(std::int32_t length, std::int32_t salt = 0) {
-  std::vector<std::int32_t> tokens;
-  for (std::int32_t i = 0; i < length; ++i) tokens.push_back((salt * 31 + i * 7 + i / 5) % kVocab);
-  return tokens;
-}
-
-/// One instance: worker, transfer engine, engine.
-struct Instance {
-  Gate gate;
-  std::unique_ptr<StubWorker> worker;
-  std::unique_ptr<FakeTransfer> transfer;
-  std::unique_ptr<obs::Registry> metrics;
-  std::unique_ptr<Engine> engine;
-
-  void start(const std::string& name, std::uint64_t incarnation, std::int32_t num_blocks, EngineOptions options) {
-    engine.reset();
-    worker::StubOptions stub;
-    stub.vocab_size = kVocab;
-    stub.num_blocks = num_blocks;
-    stub.block_size = kBlockSize;
-    stub.before_step = [this](const worker::StepPlan& /*plan*/) {
-      gate.pass();
-      return Status();
-    };
-    auto made = StubWorker::create(stub);
-    ASSERT_TRUE(made) << made.error().to_string();
-    worker = std::move(*made);
-    transfer = std::make_unique<FakeTransfer>(name, incarnation, worker->cache());
-    metrics = std::make_unique<obs::Registry>();
-    options.max_model_len = 500;
-    engine = Engine::start(options, *worker, nullptr, transfer.get(), *metrics);
-  }
-  bool all_blocks_back() const {
-    const EngineStats stats = engine->stats();
-    return stats.num_running == 0 && stats.num_waiting == 0 && stats.num_leased == 0 &&
-           stats.num_free_blocks + stats.num_cached_blocks == stats.num_blocks;
-  }
-};
 
 class HandoverTest : public ::testing::Test {
  protected:
@@ -76,12 +36,6 @@ class HandoverTest : public ::testing::Test {
     p_.engine.reset();
   }
 
-  static std::shared_ptr<worker::SamplingParams> greedy(std::int32_t max_tokens) {
-    auto params = std::make_shared<worker::SamplingParams>();
-    params->temperature = 0.0;
-    params->max_tokens = max_tokens;
-    return params;
-  }
   Result<RequestHandle> prefill(Collector& collector, std::vector<std::int32_t> tokens,
                                 std::shared_ptr<worker::SamplingParams> params = greedy(1)) {
     GenerationRequest request;
@@ -119,12 +73,7 @@ class HandoverTest : public ::testing::Test {
     EXPECT_EQ(p_.transfer->num_leases(), 0U);
     EXPECT_EQ(d_.transfer->num_pending(), 0U);
   }
-  double decoder_metric(const std::string& series) {
-    const std::string text = d_.metrics->expose();
-    const std::size_t at = text.find("\n" + series + " ");
-    EXPECT_NE(at, std::string::npos) << series;
-    return at == std::string::npos ? -1.0 : std::stod(text.substr(at + series.size() + 2));
-  }
+  double decoder_metric(const std::string& series) { return d_.metric(series); }
 
   Instance p_;
   Instance d_;
@@ -343,7 +292,7 @@ TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
   for (const LoadFailurePolicy policy : {LoadFailurePolicy::kFail, LoadFailurePolicy::kRecompute}) {
     start({.load_failure_policy = policy});
     const std::vector<std::pair<std::function<void(transfer::Handover&)>, std::string>> cases = {
-        {[](transfer::Handover& handover) { handover.block_size = 32; }, "blocks hold 32 tokens, ours 4"},
+        {[](transfer::Handover& handover) { handover.block_size = 3; }, "lists 6 blocks of 3 tokens"},
         {[](transfer::Handover& handover) { handover.num_tokens = 20; }, "KV of 20 tokens, the prompt has 22"},
         {[](transfer::Handover& handover) { handover.num_tokens = 23; }, "KV of 23 tokens, the prompt has 22"},
         {[](transfer::Handover& handover) { handover.blocks.pop_back(); }, "lists 5 blocks"},
@@ -365,6 +314,20 @@ TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
       expect_balanced();
     }
     EXPECT_EQ(decoder_metric("tandem:kv_load_failures_total"), static_cast<double>(cases.size()));
+  }
+}
+
+TEST_F(HandoverTest, BlocksOfAnotherSizeAreTakenToo) {
+  for (const std::int32_t theirs : {1, 2, 3, 8, 16}) {
+    SCOPED_TRACE(theirs);
+    p_.start("p", 7, 256 / theirs, {.max_num_batched_tokens = 16}, nullptr, theirs);
+    d_.start("d", 8, 64, {});
+    d_.transfer->connect(*p_.transfer);
+    Collector collector;
+    ASSERT_TRUE(decode(collector, prompt(22), hand_over(prompt(22))));
+    expect_right(collector, prompt(22));
+    EXPECT_EQ(d_.transfer->num_tokens_fetched(), 21);
+    expect_balanced();
   }
 }
 
