@@ -164,6 +164,8 @@ Status Reader::on_offer(const wire::Offer& offer) {
   active.started = active.last_progress = context_.loop.now();
   active.link = link_to(source);
   active.link->begin_fetch(source.lease.id);
+  // Its answer tells how far the prompt is, also if the lease was held here before.
+  active.link->send(wire::Hold{source.lease});
   begin(active);
   // After the answer is on its way: this may already be the end.
   context_.loop.post([this, id = active.id] { move_on(id); });
