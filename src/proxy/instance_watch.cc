@@ -81,7 +81,7 @@ net::Task<void> InstanceWatch::look(std::shared_ptr<Instance> instance) {
   if (config_.connector != config::ProxyConnector::kAuto || instance->connector == connector) co_return;
   instance->connector = connector;
   log::info("{} {}{}: {}", instance->role == Role::kPrefill ? "prefiller" : "decoder", instance->name,
-            instance->is_tandem ? "" : " (not one of ours)", connector_name(connector));
+            instance->is_tandem ? "" : " (no /tandem/info)", connector_name(connector));
 }
 
 net::Task<void> InstanceWatch::watch(std::shared_ptr<Instance> instance, bool first) {
