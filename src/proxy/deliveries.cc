@@ -71,7 +71,7 @@ net::Task<void> Deliveries::prefill(std::shared_ptr<Delivery> delivery, std::str
       completion.context().metrics.prefill_retries.add();
       co_await completion.pause(attempt - 1, prefill_cancel_);
     }
-    if (prefill_cancel_.cancelled()) break;
+    if (prefill_cancel_.cancelled() || ended_) break;
     auto prefiller = completion.choose(Role::kPrefill, Connector::kLayerwise, delivery->tried);
     if (!prefiller) {
       delivery->problems.emplace_back("no prefiller is configured for the layerwise connector");

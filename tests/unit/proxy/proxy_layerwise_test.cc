@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layerwise mode: decoder first, the metaserver, and every way in which one of the parties fails or leaves.
 #include <map>
+#include <random>
 #include <set>
 
 #include "base/clock.h"
@@ -287,6 +288,44 @@ TEST_F(ProxyLayerwiseTest, APostAfterTheClientLeftIsRefused) {
   ASSERT_TRUE(eventually([this] { return !pusher().all_posts().empty() && pusher().all_posts()[0].status != 0; }));
   EXPECT_EQ(pusher().all_posts()[0].status, 404);
   EXPECT_TRUE(p().requests().empty()) << "nothing is computed for nobody";
+}
+
+TEST_F(ProxyLayerwiseTest, RandomMixOfSuccessCancelRetryAndFailure) {
+  auto silent = test::hang();
+  silent.end = test::Behaviour::End::kBreak;
+  const std::vector<test::Behaviour> ways = {test::json_answer("{}"), test::json_answer("{}"),
+                                             error_answer(500, ""),   error_answer(400, R"({"error":{}})"),
+                                             error_answer(503, "{}"), silent};
+  pusher(1).then = Then::kBreakInStream;
+  use({p(0).port(), p(1).port()}, {pusher(0).port(), pusher(1).port()});
+  start();
+  std::atomic<int> answered{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      for (int i = 0; i < 60; ++i) {
+        p(random() % 2).then(ways[random() % ways.size()]);
+        test::RawClient client(port_);
+        client.send(test::post_text("/v1/completions", kStreamBody, "Connection: close\r\n"));
+        if (random() % 4 == 0) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
+          continue;
+        }
+        const auto response = client.read_all();
+        const int status = status_of(response);
+        EXPECT_TRUE(status == 200 || status >= 400) << response;
+        const auto body = body_of(response);
+        EXPECT_NE(body.find("[DONE]") != std::string::npos, body.find("error") != std::string::npos)
+            << "whole, or an error: " << response;
+        ++answered;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_GT(answered, 100);
+  EXPECT_TRUE(all_scores_zero());
+  EXPECT_TRUE(eventually([this] { return p(0).num_active() + p(1).num_active() == 0; }));
 }
 
 TEST_F(ProxyLayerwiseTest, StopEndsWhatRuns) {
