@@ -156,7 +156,7 @@ void EngineCore::announce(Request& request, const transfer::Delivery& delivery) 
 
 void EngineCore::on(const OfferArrivedCommand& command) {
   const auto found = requests_.find(command.handle);
-  if (found != requests_.end()) found->second->offered = true;
+  if (found != requests_.end()) found->second->offered = env_.clock.now();
 }
 
 void EngineCore::on(const AnnouncedCommand& command) {
@@ -178,7 +178,7 @@ void EngineCore::give_up_reception(Request& request, Status why) {
 void EngineCore::check_deadlines() {
   const TimePoint now = env_.clock.now();
   for (const auto& [handle, request] : requests_) {
-    if (now < request->offer_deadline || !request->fetch || request->offered) continue;
+    if (now < request->offer_deadline || !request->fetch || request->offered != TimePoint{}) continue;
     give_up_reception(
         *request,
         Status(Code::kUnavailable,

@@ -24,7 +24,7 @@ struct EngineCore::Request {
 
   // Layerwise push, D: a reception is a fetch that waits for an offer.
   std::optional<AnnouncementId> announcement;
-  bool offered = false;                         ///< a prefiller has said where the KV is
+  TimePoint offered{};                          ///< when a prefiller said where the KV is
   TimePoint offer_deadline = TimePoint::max();  ///< set once the metaserver has said ok
   Status load_error;                            ///< why the reception was given up
   // P:
@@ -47,7 +47,7 @@ struct EngineCore::Request {
     times.queue = span(request.arrival, left_queue) + span(fetch_ended, scheduled);
     // Copying and verifying overlap in a fetch: what is not accounted for otherwise is transfer.
     const double loading = span(fetch_started, fetch_ended);
-    times.lease_wait = std::min(loading, fetch_stats.wait_seconds);
+    times.lease_wait = std::min(loading, span(fetch_started, offered) + fetch_stats.wait_seconds);
     times.verify = std::min(loading - times.lease_wait, fetch_stats.verify_seconds);
     times.transfer = loading - times.lease_wait - times.verify;
     (num_received > 0 ? times.first_step : times.prefill) = span(scheduled, first_token);

@@ -116,7 +116,7 @@ void Reader::fetch(FetchId id, Fetch fetch, FetchDone done) {
 
 void Reader::receive(FetchId id, std::uint64_t name, Reception reception, FetchDone done) {
   Active& active = add(id, std::move(done));
-  active.awaited = Awaited{name, reception.num_tokens, reception.prompt_hash};
+  active.awaited = Awaited{name, reception.num_tokens, reception.prompt_hash, std::move(reception.offered)};
   active.destination = std::move(reception.destination);
   active.first_token = reception.first_token;
   active.end_token = reception.end_token;
@@ -160,6 +160,7 @@ Status Reader::on_offer(const wire::Offer& offer) {
                     active.awaited->num_tokens, active.awaited->prompt_hash));
   }
   context_.loop.cancel(active.deadline);
+  if (active.awaited->offered) active.awaited->offered();
   active.source = source;
   active.started = active.last_progress = context_.loop.now();
   active.link = link_to(source);

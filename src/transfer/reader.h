@@ -43,6 +43,7 @@ class Reader {
     std::uint64_t name = 0;
     std::int64_t num_tokens = 0;
     std::uint64_t prompt_hash = 0;
+    std::function<void()> offered;  ///< may be empty
   };
   struct Active {
     FetchId id = 0;

@@ -65,7 +65,7 @@ class Side:
             name = f"{role[3]}-tp{tp}-b{block}-{transport}"
             instance = tandem.serve(
                 name, *FLAGS, "--tensor-parallel-size", tp, "--block-size", block, "--kv-transport", transport,
-                model=model, role=role, transfer={"kv_connector": CONNECTORS[connector]}, environment=environment)
+                model=model, role=role, kv_port=tandem.free_ports(tp), transfer={"kv_connector": CONNECTORS[connector]}, environment=environment)
             stack.callback(instance.stop)
             self.instances[tp, block, transport] = instance
         for instance in self.instances.values():

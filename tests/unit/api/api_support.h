@@ -104,6 +104,7 @@ class FakeEngine final : public engine::Engine {
     output.tokens = {static_cast<unsigned char>(text.empty() ? 'x' : text[0])};
     output.text = text;
     output.finish = finish;
+    output.times = {.templating = 0.5, .queue = 0.25, .transfer = 0.125, .first_step = 0.0625, .decode = 7.0};
     const auto wanted = submitted(index).request.sampling->logprobs;
     if (wanted) {
       std::vector<worker::TokenLogprob> list{{output.tokens[0], -0.5F, 1}};

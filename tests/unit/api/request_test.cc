@@ -29,6 +29,7 @@ class RequestTest : public ::testing::Test {
     parts.metrics = &registry_;
     parts.vocab_size = ByteTokenizer::kVocabSize;
     parts.defaults = defaults_;
+    parts.transfer = transfer_;
     context_ = std::make_unique<Context>(config_, parts);
   }
 
@@ -70,6 +71,7 @@ class RequestTest : public ::testing::Test {
   obs::Registry registry_;
   config::ServeConfig config_ = test::test_config();
   SamplingDefaults defaults_;
+  TransferInfo transfer_;
   std::unique_ptr<Context> context_;
 };
 
@@ -323,6 +325,110 @@ TEST(KvParams, SeveralPromptsTravelInTheFirstObject) {
   EXPECT_FALSE(params->remote_prefill[1]);
   EXPECT_EQ(params->remote_prefill[2]->lease.id, 3U);
   EXPECT_EQ(kv_params_json({}), "null");
+}
+
+/// A decoder's message as it comes through the metaserver.
+boost::json::object decoders_message(const std::string& request_id, std::int64_t num_tokens) {
+  transfer::Delivery delivery;
+  delivery.engine_id = "D";
+  delivery.host = "127.0.0.1";
+  delivery.port = 30200;
+  delivery.blocks = {5, 6};
+  delivery.incarnation = 3;
+  delivery.reception = 4;
+  delivery.num_tokens = num_tokens;
+  boost::json::object message = transfer::to_json(delivery);
+  message["token_ids"] = boost::json::array();
+  message["request_id"] = request_id;
+  message["do_remote_prefill"] = false;
+  message["do_remote_decode"] = true;
+  return message;
+}
+
+TEST_F(RequestTest, PushesOfADecoder) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kProducer);
+  rebuild();
+  const auto member = [](const boost::json::object& object) {
+    return "\"kv_transfer_params\":" + boost::json::serialize(object);
+  };
+  const Job one = good(member(decoders_message("cmpl-x-0", 3)));
+  EXPECT_FALSE(one.kv.remote_decode) << "nothing is kept for a pull";
+  ASSERT_EQ(one.kv.push_to.size(), 1U);
+  EXPECT_EQ(one.kv.push_to[0]->reception, 4U);
+  EXPECT_EQ(good(member(decoders_message("chatcmpl-x", 3))).kv.push_to.size(), 1U);
+
+  const Job second = good(member(decoders_message("cmpl-x-1", 3)), R"(["abc","def"])");
+  ASSERT_EQ(second.kv.push_to.size(), 2U);
+  EXPECT_FALSE(second.kv.push_to[0]);
+  EXPECT_TRUE(second.kv.push_to[1]);
+
+  boost::json::object batch = decoders_message("cmpl-x-0", 3);
+  batch["batch_kv_transfer_params"] =
+      boost::json::object{{"cmpl-x-0", decoders_message("cmpl-x-0", 3)}, {"cmpl-x-1", decoders_message("cmpl-x-1", 5)}};
+  const Job both = good(member(batch), R"(["abc","def"])");
+  ASSERT_EQ(both.kv.push_to.size(), 2U);
+  EXPECT_EQ(both.kv.push_to[0]->num_tokens, 3);
+  EXPECT_EQ(both.kv.push_to[1]->num_tokens, 5);
+
+  refused(member(decoders_message("cmpl-x-1", 3)), "it asks for prompt 1, the request has 1");
+  refused(member(decoders_message("cmpl-x-y", 3)), "request_id does not end in the number of a prompt");
+  refused(member(decoders_message("cmpl-x-99999999999999999999", 3)), "request_id does not end");
+  batch["batch_kv_transfer_params"] = 3;
+  refused(member(batch), "batch_kv_transfer_params is not an object");
+  boost::json::object foreign = decoders_message("cmpl-x-0", 3);
+  foreign.erase("tandem");
+  refused(member(foreign), "a decoder that is not Tandem");
+  boost::json::object broken = decoders_message("cmpl-x-0", 3);
+  broken["tandem"].as_object()["reception"] = 1;
+  refused(member(broken), "kv_transfer_params is malformed");
+
+  config_.kv_transfer = test::test_kv(config::KvRole::kConsumer);
+  rebuild();
+  refused(member(decoders_message("cmpl-x-0", 3)), "no producing KV connector");
+}
+
+TEST_F(RequestTest, MetaserversOfALayerwiseProxy) {
+  const auto member = [](const std::string& url, const std::string& more = "") {
+    return R"("kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"metaserver":")" + url + "\"" +
+           more + "}";
+  };
+  EXPECT_FALSE(good(member("http://h/x")).kv.metaserver) << "no connector: a plain local request";
+  config_.kv_transfer = test::test_kv(config::KvRole::kConsumer);
+  rebuild();
+  const Job job = good(member("http://192.0.0.1:8080/v1/metaserver"));
+  ASSERT_TRUE(job.kv.metaserver);
+  EXPECT_EQ(job.kv.metaserver->endpoint.to_string(), "192.0.0.1:8080");
+  EXPECT_FALSE(good(member("http://h/x", R"(,"do_virtual":true)")).kv.metaserver);
+  refused(member("https://h/x"), "its scheme is not http");
+  refused(member("gopher://h/x"), "its scheme is not http");
+  refused(member("http://h/" + std::string(3000, 'x')), "at most 2048");
+  config_.kv_metaserver_hosts = {"proxy", "192.0.0.1"};
+  rebuild();
+  EXPECT_TRUE(good(member("http://192.0.0.1:8080/v1/metaserver")).kv.metaserver);
+  refused(member("http://169.254.169.254/latest"),
+          "the metaserver's host '169.254.169.254' is not among --kv-metaserver-hosts");
+}
+
+TEST_F(RequestTest, PeersMustBeOthersAndInTheRankTable) {
+  const std::string member =
+      "\"kv_transfer_params\":" + boost::json::serialize(transfer::to_json(test::test_handover(1)));
+  config_.kv_transfer = test::test_kv(config::KvRole::kConsumer);
+  transfer_.engine_id = "P";
+  transfer_.incarnation = 5;
+  rebuild();
+  refused(member, "Conflict engine id 'P'");
+  transfer_.incarnation = 77;
+  rebuild();
+  EXPECT_EQ(good(member).kv.remote_prefill.size(), 1U) << "its own hand-over";
+  config_.kv_transfer->kind = config::KvConnector::kRankTable;
+  config_.kv_transfer->rank_table = "table.json";
+  config_.kv_transfer->peer_hosts = {"10.0.0.1", "127.0.0.1"};
+  transfer_.incarnation = 5;
+  rebuild();
+  EXPECT_EQ(good(member).kv.remote_prefill.size(), 1U) << "rank table deployments call everybody 0";
+  config_.kv_transfer->peer_hosts = {"10.0.0.1"};
+  rebuild();
+  refused(member, "handed over by 127.0.0.1 (engine 'P'), which is in no row of the rank table table.json");
 }
 
 }  // namespace

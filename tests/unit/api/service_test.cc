@@ -66,6 +66,7 @@ class ServiceTest : public ::testing::Test {
     parts.chat_template = *text::ChatTemplate::compile(test::kTestTemplate, {});
     parts.metrics = &registry_;
     parts.vocab_size = test::ByteTokenizer::kVocabSize;
+    parts.transfer = {"e1", "MooncakeLayerwiseConnector", "kv_consumer", 0xfedcba9876543210U, 2};
     io_.call([&] {
       server_ = net::HttpServer::create(io_.executor(), net::ServerLimits());
       service_ = std::make_unique<Service>(config_, parts);
@@ -401,11 +402,61 @@ TEST_F(ServiceTest, ReleaseNeverFails) {
 
 TEST_F(ServiceTest, TimesAreToldToThoseWhoAsk) {
   EXPECT_THAT(head_of(ask("/v1/completions", R"({"prompt":"a"})", "X-Tandem-Timing: 1\r\n")),
-              HasSubstr(R"(X-Tandem-Timing: {"queue_s":0.000000,)"));
+              HasSubstr("X-Tandem-Timing: template=0.500000;queue=0.250000;lease_wait=0.000000;transfer=0.125000;"
+                        "verify=0.000000;prefill=0.000000;first_step=0.062500\r\n"));
   EXPECT_THAT(head_of(ask("/v1/completions", R"({"prompt":"a"})")), Not(HasSubstr("X-Tandem-Timing")));
-  const auto list = events("/v1/completions", R"({"prompt":"a","stream":true})", "X-Tandem-Timing: 1\r\n");
-  ASSERT_THAT(list, SizeIs(4));
-  EXPECT_THAT(list[2], testing::StartsWith(R"(: tandem-timing {"queue_s":)"));
+  const std::string streamed = ask("/v1/completions", R"({"prompt":"a","stream":true})", "X-Tandem-Timing: 1\r\n");
+  EXPECT_THAT(head_of(streamed), HasSubstr("X-Tandem-Timing: template=0.500000;queue=0.250000;"));
+  EXPECT_THAT(body_of(streamed), Not(HasSubstr("timing")));
+}
+
+TEST_F(ServiceTest, TheSlowestChoiceTellsItsTimes) {
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.tokens = {'x'};
+    output.finish = FinishReason::kLength;
+    output.times.queue = index == 1 ? 0.75 : 0.5;
+    engine_.emit(index, std::move(output));
+  };
+  EXPECT_THAT(head_of(ask("/v1/completions", R"({"prompt":["a","b","c"]})", "X-Tandem-Timing: 1\r\n")),
+              HasSubstr(";queue=0.750000;"));
+}
+
+TEST_F(ServiceTest, EngineIsToldWhenTheRequestCame) {
+  ask("/v1/completions", R"({"prompt":"a"})",
+      "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n");
+  const engine::GenerationRequest request = engine_.submitted(0).request;
+  EXPECT_LT(request.received, request.arrival);
+  EXPECT_GT(request.received, request.arrival - std::chrono::seconds(10));
+  EXPECT_EQ(request.traceparent, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+  ask("/v1/completions", R"({"prompt":"a"})", "traceparent: 00-<script>\r\n");
+  EXPECT_EQ(engine_.submitted(1).request.traceparent, "");
+}
+
+TEST_F(ServiceTest, DecoderOfALayerwiseProxy) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kConsumer);
+  const std::string params =
+      R"("kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"metaserver":"http://h:81/v1/metaserver"})";
+  ask("/v1/completions", R"({"prompt":["a","b"],"n":2,)" + params + "}", "X-Request-Id: 12-34\r\n");
+  ASSERT_EQ(engine_.num_submitted(), 4U);
+  for (const std::size_t index : {0U, 2U}) {  // the first choice of each prompt
+    const auto& metaserver = engine_.submitted(index).request.metaserver;
+    ASSERT_TRUE(metaserver);
+    EXPECT_EQ(metaserver->host, "h");
+    EXPECT_EQ(metaserver->port, 81);
+    EXPECT_EQ(metaserver->target, "/v1/metaserver");
+    EXPECT_EQ(metaserver->request_id, index == 0 ? "cmpl-12-34-0" : "cmpl-12-34-1");
+    EXPECT_FALSE(engine_.submitted(index + 1).request.metaserver);
+  }
+  ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],)" + params + "}",
+      "X-Request-Id: 12-34\r\n");
+  EXPECT_EQ(engine_.submitted(4).request.metaserver->request_id, "chatcmpl-12-34");
+}
+
+TEST_F(ServiceTest, InfoTellsTheConnector) {
+  EXPECT_EQ(body_of(get("/tandem/info")),
+            R"({"engine_id":"e1","kv_connector":"MooncakeLayerwiseConnector","kv_role":"kv_consumer",)"
+            R"("incarnation":"fedcba9876543210","tp_size":2,"block_size":16,"model":"m"})");
 }
 
 TEST_F(ServiceTest, UtilityEndpoints) {

@@ -43,8 +43,15 @@ TEST(PortReservation, APortInUseIsNamed) {
   auto taken = PortReservation::reserve("127.0.0.1", port);
   ASSERT_FALSE(taken);
   EXPECT_THAT(taken.error().message(),
-              testing::HasSubstr("127.0.0.1:" + std::to_string(port) + ": Address already in use"));
+              testing::HasSubstr("127.0.0.1:" + std::to_string(port) + ": Address already in use by process " +
+                                 std::to_string(getpid()) + " ("));
   close(server);
+}
+
+TEST(PortReservation, OwnerOfAFreePortIsNobody) {
+  auto reservation = PortReservation::reserve("127.0.0.1", 0);
+  ASSERT_TRUE(reservation);
+  EXPECT_EQ(port_owner(reservation->port()), "") << "bound, but nobody listens";
 }
 
 TEST(PortReservation, UnknownHostsAreNamed) {

@@ -6,6 +6,8 @@
 
 #include <map>
 
+#include "config/kv_transfer_config.h"
+
 namespace tandem::config {
 namespace {
 
@@ -227,8 +229,10 @@ TEST(KvTransferFlag, RefusesWhatDoesNotFit) {
   const auto error = [](const std::string& text) { return error_of({"serve", "m", "--kv-transfer-config", text}); };
   EXPECT_THAT(error(R"({"kv_role":"kv_both"})"), HasSubstr("needs a kv_connector"));
   EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1"})"), HasSubstr("needs a kv_role"));
-  EXPECT_THAT(error(R"({"kv_connector":"MooncakeLayerwiseConnector","kv_role":"kv_both"})"),
-              HasSubstr("not in this version"));
+  EXPECT_THAT(error(R"({"kv_connector":"MultiConnector","kv_role":"kv_both"})"),
+              HasSubstr("kv_connector 'MultiConnector' is not here: it combines connectors"));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorStoreV1","kv_role":"kv_both"})"),
+              HasSubstr("there is no shared KV pool here; use MooncakeConnectorV1 and prefix caching. Known are "));
   EXPECT_THAT(error(R"({"kv_connector":"NixlConnector","kv_role":"kv_both"})"),
               HasSubstr("unknown kv_connector 'NixlConnector'; known are MooncakeConnector, MooncakeConnectorV1"));
   EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"boss"})"),
@@ -240,7 +244,78 @@ TEST(KvTransferFlag, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer",
                         "kv_connector_extra_config":{"prefill":{"tp_size":4}}})"),
               HasSubstr("KV transfer 'prefill' config has a conflicting tensor parallel size. Expected 1, but got 4."));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_consumer",
+                        "kv_connector_extra_config":{"decode":{"dp_size":2}}})"),
+              HasSubstr("KV transfer 'decode' config has a conflicting data parallel size. Expected 1, but got 2."));
+  EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_both","kv_load_failure_policy":"hope"})"),
+              HasSubstr("kv_load_failure_policy 'hope' is unknown; allowed are fail, recompute"));
   EXPECT_THAT(error("[]"), HasSubstr("argument --kv-transfer-config: expected a JSON object"));
+}
+
+TEST(KvTransferFlag, WhoListensAndWhere) {
+  const auto config = [](const std::string& connector, const std::string& role) {
+    return *parse_as<ServeConfig>({"serve", "m", "--kv-transfer-config",
+                                   R"({"kv_connector":")" + connector + R"(","kv_role":")" + role + R"("})"})
+                .kv_transfer;
+  };
+  EXPECT_TRUE(config("MooncakeConnectorV1", "kv_producer").listens());
+  EXPECT_FALSE(config("MooncakeConnectorV1", "kv_consumer").listens());
+  EXPECT_TRUE(config("MooncakeLayerwiseConnector", "kv_consumer").listens());
+  EXPECT_TRUE(config("MooncakeLayerwiseConnector", "kv_consumer").receives());
+  EXPECT_FALSE(config("MooncakeLayerwiseConnector", "kv_producer").receives());
+  EXPECT_EQ(config("MooncakeLayerwiseConnector", "kv_producer").kind, KvConnector::kLayerwise);
+}
+
+TEST(KvTransferFlag, PortsMustNotOverlap) {
+  KvTransferConfig kv;
+  kv.port = 30000;
+  EXPECT_TRUE(check_ports(kv, 4, 30004));
+  EXPECT_TRUE(check_ports(kv, 4, 29999));
+  const auto overlap = check_ports(kv, 4, 30003);
+  ASSERT_FALSE(overlap);
+  EXPECT_THAT(overlap.error().message(), HasSubstr("kv_port takes the ports 30000 to 30003, and --port 30003"));
+  kv.port = 65534;
+  EXPECT_TRUE(check_ports(kv, 2, 8000));
+  const auto over = check_ports(kv, 3, 8000);
+  ASSERT_FALSE(over);
+  EXPECT_THAT(over.error().message(), HasSubstr("kv_port 65534 leaves no room for 3 ranks"));
+  kv.role = KvRole::kConsumer;  // listens nowhere
+  EXPECT_TRUE(check_ports(kv, 3, 65534));
+  EXPECT_THAT(error_of({"serve", "m", "--port", "30000", "--kv-transfer-config",
+                        R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer","kv_port":"30000"})"}),
+              HasSubstr("argument --kv-transfer-config: kv_port takes the ports 30000 to 30000, and --port 30000"));
+}
+
+TEST(KvTransferFlag, RankTableIsSetUpByVariables) {
+  const std::vector<std::string> arguments = {
+      "serve", "m", "--kv-transfer-config",
+      R"({"kv_connector":"LLMDataDistCMgrConnector","kv_role":"kv_producer","kv_port":"20001","engine_id":"0"})"};
+  const auto config = parse_as<ServeConfig>(arguments, {{"DISAGGREGATED_PREFILL_RANK_TABLE_PATH", "t.json"},
+                                                        {"ASCEND_RT_VISIBLE_DEVICES", "2,3"},
+                                                        {"VLLM_ASCEND_LLMDD_RPC_IP", "10.0.0.1"},
+                                                        {"VLLM_ASCEND_LLMDD_RPC_PORT", "5559"}});
+  ASSERT_TRUE(config.kv_transfer);
+  EXPECT_EQ(config.kv_transfer->kind, KvConnector::kRankTable);
+  EXPECT_EQ(config.kv_transfer->rank_table, "t.json");
+  EXPECT_THAT(config.kv_transfer->visible_devices, ElementsAre("2", "3"));
+  EXPECT_EQ(config.kv_transfer->bind_host, "10.0.0.1");
+  EXPECT_EQ(config.kv_transfer->port, 5559);
+  EXPECT_EQ(parse_as<ServeConfig>(arguments, {{"DISAGGREGATED_PREFILL_RANK_TABLE_PATH", "t"}}).kv_transfer->port, 5557);
+
+  EXPECT_THAT(error_of(arguments), HasSubstr("needs the environment variable DISAGGREGATED_PREFILL_RANK_TABLE_PATH"));
+  const auto bad =
+      parse(arguments, {{"DISAGGREGATED_PREFILL_RANK_TABLE_PATH", "t"}, {"ASCEND_RT_VISIBLE_DEVICES", "0,x"}});
+  ASSERT_FALSE(bad);
+  EXPECT_THAT(bad.error().message(), HasSubstr("environment variable ASCEND_RT_VISIBLE_DEVICES"));
+  EXPECT_THAT(error_of({"serve", "m", "--kv-transfer-config",
+                        R"({"kv_connector":"LLMDataDistCMgrConnector","kv_role":"kv_both"})"}),
+              HasSubstr("takes kv_role kv_producer or kv_consumer, not kv_both"));
+}
+
+TEST(ServeFlags, MetaserverHosts) {
+  EXPECT_THAT(parse_as<ServeConfig>({"serve", "m"}).kv_metaserver_hosts, IsEmpty());
+  EXPECT_THAT(parse_as<ServeConfig>({"serve", "m", "--kv-metaserver-hosts", "a", "b"}).kv_metaserver_hosts,
+              ElementsAre("a", "b"));
 }
 
 TEST(KvTransferFlag, OnlyTheOwnSideIsCompared) {

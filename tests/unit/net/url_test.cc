@@ -38,7 +38,8 @@ TEST(HttpUrlTest, Refused) {
   EXPECT_THAT(why("http://"), HasSubstr("names no host"));
   EXPECT_THAT(why("http:///x"), HasSubstr("names no host"));
   EXPECT_THAT(why("http://:80/x"), HasSubstr("names no host"));
-  EXPECT_THAT(why("http://user:pass@h/"), HasSubstr("names no host, or one with other characters"));
+  EXPECT_THAT(why("http://user@h/"), HasSubstr("names no host, or one with other characters"));
+  EXPECT_THAT(why("http://user:pass@h/"), HasSubstr("port is not a number"));
   EXPECT_THAT(why("http://h:0/"), HasSubstr("port"));
   EXPECT_THAT(why("http://h:65536/"), HasSubstr("port"));
   EXPECT_THAT(why("http://h:8x/"), HasSubstr("port"));
