@@ -4,6 +4,7 @@ client gets an error or the right text, within the stated time, and all blocks c
 
 The test itself is the proxy: it gives D the address of a metaserver that it plays, and asks P as it likes.
 """
+import contextlib
 import http.server
 import json
 import signal
@@ -46,7 +47,8 @@ class Metaserver(http.server.ThreadingHTTPServer):
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(OSError):  # a decoder that left
+                    self.wfile.write(data)
 
             def log_message(self, *_):
                 pass
@@ -123,11 +125,11 @@ class PushFaults(unittest.TestCase):
             return (200, {"status": "ok"}) if status == 200 else (502, body)
         return on_call
 
-    def wait_for_push(self, name):
-        """Until the prefill runs and its KV arrives."""
-        tandem.wait_until(lambda: self.instances["P1"].metric("tandem:kv_leases_open") >= 1, 20, "P opened a lease")
-        start = self.instances[name].metric("tandem:kv_transfer_bytes_total")
-        tandem.wait_until(lambda: self.instances[name].metric("tandem:kv_transfer_bytes_total") > start, 20, "KV arrives")
+    def wait_for_push(self):
+        """Until P is in the middle of a prefill whose KV is being taken."""
+        tandem.wait_until(lambda: self.instances["P1"].metric("tandem:kv_leases_open") == 1, 20, "P opened a lease")
+        time.sleep(0.2)
+        self.assertEqual(self.instances["P1"].metric("vllm:num_requests_running"), 1, "P is still computing")
 
     def assert_outcome(self, name, text, answer):
         """By D's policy: an error, or the right text all the same."""
@@ -140,9 +142,8 @@ class PushFaults(unittest.TestCase):
             self.assertEqual(body["choices"][0]["text"], self.expected(text))
 
     def for_each_decoder(self):
-        for number, name in enumerate(("D1", "D2")):
-            with self.subTest(decoder=name):
-                yield name, prompt(next(self.numbers) * 10 + number)
+        """(name, a prompt that nobody has seen)"""
+        return [(name, prompt(next(self.numbers))) for name in ("D1", "D2")]
 
     numbers = iter(range(1, 1000))
 
@@ -156,7 +157,7 @@ class PushFaults(unittest.TestCase):
     def test_prefiller_killed_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
-            self.wait_for_push(name)
+            self.wait_for_push()
             self.instances["P1"].kill()
             self.assert_outcome(name, text, request.result(SOON_S + 10))
             self.start("P1")
@@ -166,7 +167,7 @@ class PushFaults(unittest.TestCase):
     def test_prefiller_stopped_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
-            self.wait_for_push(name)
+            self.wait_for_push()
             self.instances["P1"].process.send_signal(signal.SIGSTOP)
             self.assert_outcome(name, text, request.result(SILENT_S))
             self.instances["P1"].process.send_signal(signal.SIGCONT)
@@ -174,7 +175,7 @@ class PushFaults(unittest.TestCase):
     def test_decoder_killed_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
-            self.wait_for_push(name)
+            self.wait_for_push()
             self.instances[name].kill()
             self.assertEqual(request.result(SOON_S)[0], 0)
             tandem.assert_blocks_come_back(self.instances["P1"], within_s=2 * LEASE_TERM_S)
@@ -184,7 +185,7 @@ class PushFaults(unittest.TestCase):
     def test_decoder_stopped_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
-            self.wait_for_push(name)
+            self.wait_for_push()
             self.instances[name].process.send_signal(signal.SIGSTOP)
             tandem.assert_blocks_come_back(self.instances["P1"], within_s=2 * LEASE_TERM_S + 4)
             self.instances[name].process.send_signal(signal.SIGCONT)
@@ -197,7 +198,7 @@ class PushFaults(unittest.TestCase):
             connection = self.instances[name].connection()
             connection.request("POST", "/v1/completions", json.dumps(
                 {"prompt": text, "max_tokens": 6, "kv_transfer_params": params}), {"Content-Type": "application/json"})
-            self.wait_for_push(name)
+            self.wait_for_push()
             connection.close()
             tandem.assert_blocks_come_back(self.instances[name], within_s=2)
             tandem.assert_blocks_come_back(self.instances["P1"], within_s=10)  # it may finish its prefill first
