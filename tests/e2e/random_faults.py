@@ -29,7 +29,8 @@ import tandem_processes as tandem
 
 LEASE_TERM_S = 2
 REQUEST_DEADLINE_S = 60
-FLAGS = ["--max-model-len", "512", "--max-num-batched-tokens", "64", "--block-size", "16", "--kv-lease-term",
+MAX_TOKENS = 500  # long enough for a fault to come in between
+FLAGS = ["--max-model-len", "1024", "--max-num-batched-tokens", "32", "--block-size", "16", "--kv-lease-term",
          f"{LEASE_TERM_S}s"]
 SIDES = {"P1": ("kv_producer", "1M", 1), "P2": ("kv_producer", "1M", 2), "D1": ("kv_consumer", "4M", 3),
          "D2": ("kv_consumer", "4M", 1)}  # role, KV memory, tensor-parallel size
@@ -73,7 +74,7 @@ class FaultMaker(threading.Thread):
 
     def run(self):
         try:
-            while not self.ended.wait(self.rng.uniform(0.1, 0.6)):
+            while not self.ended.wait(self.rng.uniform(0.02, 0.2)):
                 name = self.rng.choice(list(SIDES))
                 kind = self.rng.choice(("kill", "stop", "pause"))
                 self.counts[f"{kind} {name[0]}"] += 1
@@ -109,12 +110,12 @@ class FaultMaker(threading.Thread):
 def prompt_of(number):
     rng = random.Random(number)
     shared = random.Random(number % 5)  # some share a prefix
-    return [shared.randrange(1, 250) for _ in range(48)] + [rng.randrange(1, 250) for _ in range(rng.randrange(1, 160))]
+    return [shared.randrange(1, 250) for _ in range(48)] + [rng.randrange(1, 250) for _ in range(rng.randrange(1, 250))]
 
 
 def ask(proxy, number, leaves_after):
     """("right" | "error" | "left", detail)"""
-    body = {"prompt": prompt_of(number), "max_tokens": 12, "temperature": 0, "ignore_eos": True,
+    body = {"prompt": prompt_of(number), "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True,
             "stream": number % 2 == 0}
     connection = proxy.connection(timeout_s=REQUEST_DEADLINE_S)
     with contextlib.closing(connection):
@@ -155,15 +156,15 @@ def run(requests, connector, policy, seed, shape="tiny-t7", streams=8):
         colocated = tandem.serve("colocated", *FLAGS, "--kv-cache-memory-bytes", "16M", model=model)
         stack.callback(colocated.stop)
         colocated.wait_ready()
-        expected = {n: colocated.complete(prompt_of(n), max_tokens=12, ignore_eos=True)["choices"][0]["text"]
+        expected = {n: colocated.complete(prompt_of(n), max_tokens=MAX_TOKENS, ignore_eos=True)["choices"][0]["text"]
                     for n in range(requests)}
         cluster = Cluster(stack, model, connector, policy)
         faults = FaultMaker(cluster, random.Random(seed + 1))
         faults.start()
-        leaving = {n: rng.uniform(0.001, 0.1) for n in range(requests) if rng.random() < 0.1}
+        leaving = {n: rng.uniform(0.001, 0.3) for n in range(requests) if rng.random() < 0.1}
 
         def one(number):
-            time.sleep(random.Random(seed + number).uniform(0, 0.15))
+            time.sleep(random.Random(seed + number).uniform(0, 0.1))
             outcome, detail = ask(cluster.proxy, number, leaving.get(number))
             if outcome == "text":
                 outcome = "right" if detail == expected[number] else "WRONG"
