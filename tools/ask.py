@@ -26,13 +26,12 @@ def main() -> int:
     )
     started = time.monotonic()
     first = None
-    usage = timing = None
+    usage = None
     answer = ""
     with urllib.request.urlopen(request, timeout=120) as response:
+        timing = response.headers.get("X-Tandem-Timing")
         for line in response:
             line = line.decode().strip()
-            if line.startswith(": tandem-timing "):
-                timing = json.loads(line.removeprefix(": tandem-timing "))
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             event = json.loads(line.removeprefix("data: "))
@@ -54,8 +53,9 @@ def main() -> int:
     print(f"tokens:   {usage['prompt_tokens']} in the prompt, {usage['completion_tokens']} in the answer")
     print(f"seen by the client: first token after {(first - started) * 1000:.0f} ms, all after {(ended - started) * 1000:.0f} ms")
     if timing:
-        parts = ", ".join(f"{name.removesuffix('_s')} {seconds * 1000:.1f} ms" for name, seconds in timing.items())
-        print(f"where the time went: {parts}")
+        parts = ", ".join(f"{name} {float(seconds) * 1000:.1f} ms"
+                          for name, seconds in (part.split("=") for part in timing.split(";")))
+        print(f"where the time to the first token went: {parts}")
     return 0
 
 
