@@ -1,137 +1,174 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast KV moves between two engines of one process, over both transports, next to what the machine does at best:
-// memcpy and CRC32C over the same memory. Usage: transfer_bench [rounds]. The shape is that of Qwen3-0.6B.
+// How fast KV moves between two engines of one process, pulled and pushed layer by layer, over both transports, next to
+// what the machine does at best. Usage: transfer_bench [rounds]. The shape is that of Qwen3-0.6B.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <functional>
-#include <mutex>
+#include <future>
+#include <memory>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "base/log.h"
-#include "transfer/crc32c.h"
+#include "machine_limits.h"
 #include "transfer/transfer_engine.h"
 
 namespace {
 
 using namespace tandem;
+using namespace tandem::bench;
 using namespace tandem::transfer;
 
 constexpr std::int32_t kNumBlocks = 96;
-constexpr std::int32_t kPromptBlocks = 64;  // 1024 tokens, 117 MB
+constexpr std::int32_t kBlockSize = 16;
+constexpr std::int32_t kPromptBlocks = 64;
+constexpr std::int64_t kPromptTokens = kPromptBlocks * kBlockSize;  // 117 MB
+constexpr std::int32_t kLayers = 28;
+constexpr auto kLayerTime = std::chrono::milliseconds(20);  // to compute one layer of the prompt: a fast prefiller
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+template <class T>
+T or_exit(Result<T> result, const char* what) {
+  if (result) return std::move(*result);
+  fmt::print(stderr, "{}: {}\n", what, result.error().to_string());
+  std::exit(1);
 }
 
-/// Processor time of this thread: on a busy machine the wall clock says nothing about work of one thread.
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-/// The best of several rounds, in GB/s: others disturb, nothing helps.
-double best_rate(int rounds, double bytes, double (*clock)(), const std::function<void()>& body) {
-  double best = 0.0;
-  for (int i = 0; i < rounds; ++i) {
-    const double start = clock();
-    body();
-    best = std::max(best, bytes / (clock() - start) / 1e9);
-  }
-  return best;
-}
-
-kv::Layout model_layout() {
+std::unique_ptr<kv::CacheMemory> filled_memory(int value, kv::ElementType element = kv::ElementType::kBf16) {
   kv::Layout layout;
-  layout.num_layers = 28;
+  layout.num_layers = kLayers;
   layout.num_blocks = kNumBlocks;
-  layout.block_size = 16;
+  layout.block_size = kBlockSize;
   layout.total_kv_heads = layout.num_kv_heads = 8;
   layout.head_dim = 128;
+  layout.element = element;
   layout.fingerprint = "bench";
-  return layout;
+  auto memory = or_exit(kv::CacheMemory::create(layout), "memory");
+  std::memset(memory->data(), value, memory->layout().total_bytes());
+  return memory;
 }
 
-std::unique_ptr<kv::CacheMemory> filled_memory(int value) {
-  auto memory = kv::CacheMemory::create(model_layout());
-  if (!memory) {
-    fmt::print(stderr, "{}\n", memory.error().to_string());
-    std::exit(1);
-  }
-  std::memset((*memory)->data(), value, (*memory)->layout().total_bytes());
-  return std::move(*memory);
-}
-
-std::unique_ptr<TransferEngine> started(const TransferOptions& options, kv::CacheMemory& memory,
-                                        obs::Registry& registry) {
-  auto engine = TransferEngine::start(options, memory, registry);
-  if (!engine) {
-    fmt::print(stderr, "{}\n", engine.error().to_string());
-    std::exit(1);
-  }
-  return std::move(*engine);
-}
-
-FetchStats fetch_and_wait(TransferEngine& engine, Fetch fetch) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::optional<Result<FetchStats>> result;
-  engine.fetch(std::move(fetch), [&](FetchId, Result<FetchStats> outcome) {
-    const std::lock_guard lock(mutex);
-    result = std::move(outcome);
-    changed.notify_one();
-  });
-  std::unique_lock lock(mutex);
-  if (!changed.wait_for(lock, std::chrono::seconds(60), [&] { return result.has_value(); }) || !*result) {
-    fmt::print(stderr, "fetch failed: {}\n", result ? result->error().to_string() : "no answer");
-    std::exit(1);
-  }
-  return **result;
-}
-
-void bench_transport(TransportChoice transport, bool scattered, int rounds, kv::CacheMemory& from,
-                     kv::CacheMemory& to) {
-  obs::Registry registry;
-  TransferOptions options;
-  options.engine_id = "p";
-  options.producer = true;
-  options.bind_host = "127.0.0.1";
-  const auto p = started(options, from, registry);
-  options.engine_id = "d";
-  options.producer = false;
-  options.consumer = true;
-  options.transport = transport;
-  const auto d = started(options, to, registry);
+std::vector<kv::BlockId> prompt_blocks(bool scattered) {
   std::vector<kv::BlockId> blocks(kNumBlocks);
   std::iota(blocks.begin(), blocks.end(), 0);
   if (scattered) std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
   blocks.resize(kPromptBlocks);
-  FetchStats best;
-  double best_seconds = 1e9;
-  for (int i = 0; i <= rounds; ++i) {
-    const Handover handover = p->open_lease(blocks, kPromptBlocks * 16, 0);
-    const double start = now_seconds();
-    const FetchStats stats = fetch_and_wait(*d, {handover, blocks, 0, kPromptBlocks * 16});
-    const double took = now_seconds() - start;
-    if (i > 0 && took < best_seconds) {  // the first one connects
-      best_seconds = took;
-      best = stats;
-    }
+  return blocks;
+}
+
+/// A prefiller and a decoder.
+struct Pair {
+  Pair(TransportChoice transport, kv::CacheMemory& from, kv::CacheMemory& to, bool verify = true) {
+    TransferOptions options;
+    options.bind_host = "127.0.0.1";
+    options.transport = transport;
+    options.engine_id = "p";
+    options.producer = true;
+    p = or_exit(TransferEngine::start(options, from, p_metrics), "prefiller");
+    options.engine_id = "d";
+    options.producer = false;
+    options.consumer = options.receiver = true;
+    options.hooks.verify = verify;
+    d = or_exit(TransferEngine::start(options, to, d_metrics), "decoder");
   }
-  const auto bytes = static_cast<double>(best.bytes);
-  fmt::print("{:<4} {:<10} {:6.2f} GB/s whole, {:6.2f} GB/s copy, {:6.2f} GB/s verify; {} runs, wait {:.2f} ms\n",
-             best.transport, scattered ? "scattered" : "contiguous", bytes / best_seconds / 1e9,
-             bytes / best.copy_seconds / 1e9, bytes / best.verify_seconds / 1e9, best.copies, best.wait_seconds * 1e3);
+  obs::Registry p_metrics;
+  obs::Registry d_metrics;
+  std::unique_ptr<TransferEngine> p;
+  std::unique_ptr<TransferEngine> d;
+};
+
+/// What a fetch or reception ends with, and when.
+struct End {
+  struct Value {
+    FetchStats stats;
+    double at = 0.0;
+  };
+  std::shared_ptr<std::promise<Value>> promise = std::make_shared<std::promise<Value>>();
+
+  FetchDone done() const {
+    return [promise = promise](FetchId, Result<FetchStats> result) {
+      promise->set_value({or_exit(std::move(result), "transfer"), now_seconds()});
+    };
+  }
+  Value wait() const {
+    auto future = promise->get_future();
+    if (future.wait_for(std::chrono::seconds(60)) == std::future_status::ready) return future.get();
+    fmt::print(stderr, "transfer: no answer\n");
+    std::exit(1);
+  }
+};
+
+/// GB/s from the call to the end, handshakes and all.
+double bench_fetch(TransportChoice transport, bool scattered, bool verify, int rounds, kv::CacheMemory& from,
+                   kv::CacheMemory& to) {
+  Pair pair(transport, from, to, verify);
+  const std::vector<kv::BlockId> blocks = prompt_blocks(scattered);
+  double best = 0.0;
+  for (int i = 0; i <= rounds; ++i) {
+    const Handover handover = pair.p->open_lease(blocks, kPromptTokens, 0);
+    const double start = now_seconds();
+    const End end;
+    pair.d->fetch({handover, blocks, 0, kPromptTokens}, end.done());
+    const End::Value value = end.wait();
+    // The first one connects, and sums the prefiller's blocks.
+    if (i > 0) best = std::max(best, static_cast<double>(value.stats.bytes) / (value.at - start) / 1e9);
+  }
+  return best;
+}
+
+/// A prompt that is computed layer by layer while it is pushed: what is left to wait for when the last layer is there.
+void bench_layerwise(TransportChoice transport, int rounds, kv::CacheMemory& from, kv::CacheMemory& to) {
+  Pair pair(transport, from, to);
+  const std::vector<kv::BlockId> blocks = prompt_blocks(true);
+  double best = 1e9;
+  std::string_view name;
+  for (int i = 0; i <= rounds; ++i) {
+    const End end;
+    const auto [id, delivery] = pair.d->receive({blocks, 0, kPromptTokens, kPromptTokens, 1}, end.done());
+    const Handover source = pair.p->open_growing_lease(kPromptTokens, 1);
+    pair.p->extend(source.lease, blocks);
+    pair.p->offer(delivery, source,
+                  [](const Status& told) { or_exit(Result<int>(told.ok() ? Result<int>(0) : told), "offer"); });
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+      std::this_thread::sleep_for(kLayerTime);
+      pair.p->publish(source.lease, layer, layer + 1, kPromptTokens);
+    }
+    const double published = now_seconds();
+    const End::Value value = end.wait();
+    name = value.stats.transport;
+    if (i > 0) best = std::min(best, value.at - published);
+  }
+  fmt::print("{:<4} layerwise: done {:.2f} ms after the last of {} layers was published\n", name, best * 1e3, kLayers);
+}
+
+/// One block of one layer at a time: what a piece costs beside its bytes.
+void bench_piece(TransportChoice transport, int rounds, kv::CacheMemory& from, kv::CacheMemory& to) {
+  Pair pair(transport, from, to);
+  std::vector<double> seconds;
+  std::string_view name;
+  for (int i = 0; i <= rounds * 20; ++i) {
+    const End end;
+    const auto [id, delivery] = pair.d->receive({{3}, 0, kBlockSize, kBlockSize, 1}, end.done());
+    const Handover source = pair.p->open_growing_lease(kBlockSize, 1);
+    pair.p->extend(source.lease, {5});
+    std::promise<void> told;
+    pair.p->offer(delivery, source, [&](const Status&) { told.set_value(); });
+    told.get_future().wait();
+    pair.p->publish(source.lease, 0, kLayers - 1, kBlockSize);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // all but the last layer are there
+    const double published = now_seconds();
+    pair.p->publish(source.lease, kLayers - 1, kLayers, kBlockSize);
+    const End::Value value = end.wait();
+    name = value.stats.transport;
+    if (i > 0) seconds.push_back(value.at - published);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  fmt::print("{:<4} one piece of 64 KiB: published to done in {:.0f} us (median), {:.0f} us (best)\n", name,
+             seconds[seconds.size() / 2] * 1e6, seconds.front() * 1e6);
 }
 
 }  // namespace
@@ -141,26 +178,35 @@ int main(int argc, char** argv) {
   log::configure(log::Level::kWarning, "");
   const auto from = filled_memory(0x11);
   const auto to = filled_memory(0x22);
-  const std::size_t bytes = std::size_t{kPromptBlocks} * 28 * from->layout().block_bytes();
-  fmt::print("{} blocks of 16 tokens, {:.0f} MB, best of {} rounds\n", kPromptBlocks, static_cast<double>(bytes) / 1e6,
-             rounds);
-  fmt::print("memcpy, one thread:  {:6.2f} GB/s\n", best_rate(rounds, static_cast<double>(bytes), thread_seconds,
-                                                              [&] { std::memcpy(to->data(), from->data(), bytes); }));
-  fmt::print("memcpy, two threads: {:6.2f} GB/s\n", best_rate(rounds, static_cast<double>(bytes), now_seconds, [&] {
-               std::jthread half([&] { std::memcpy(to->data(), from->data(), bytes / 2); });
-               std::memcpy(to->data() + bytes / 2, from->data() + bytes / 2, bytes - bytes / 2);
-             }));
-  std::uint32_t sum = 0;
-  fmt::print("crc32c, 4 KiB pieces, one thread: {:6.2f} GB/s\n",
-             best_rate(rounds, static_cast<double>(bytes), thread_seconds, [&] {
-               for (std::size_t at = 0; at < bytes; at += 4096) sum ^= crc32c({from->data() + at, 4096});
-             }));
-  fmt::print("crc32c portable:                  {:6.2f} GB/s\n", best_rate(2, 8e6, thread_seconds, [&] {
-               sum ^= crc32c_portable({from->data(), std::size_t{8'000'000}});
-             }));
-  if (sum == 0x12345678U) fmt::print("\n");  // keeps the sums alive
+  const std::size_t bytes = std::size_t{kPromptBlocks} * kLayers * from->layout().block_bytes();
+  const std::span<const std::byte> source(from->data(), bytes);
+  const std::span<std::byte> target(to->data(), bytes);
+  fmt::print("{} blocks of {} tokens, {:.0f} MB, best of {} rounds\n", kPromptBlocks, kBlockSize,
+             static_cast<double>(bytes) / 1e6, rounds);
+  const double copies[] = {memcpy_rate(rounds, source, target, 1), memcpy_rate(rounds, source, target, 2)};
+  fmt::print("memcpy: {:.2f} GB/s by one thread, {:.2f} GB/s by two\n", copies[0], copies[1]);
+  fmt::print("crc32c, 4 KiB pieces, one thread: {:.2f} GB/s; portable: {:.2f} GB/s\n", crc_rate(rounds, source, false),
+             crc_rate(2, source.first(8'000'000), true));
+  const double plain = plain_tcp_rate(rounds, source, target);
+  const std::optional<double> iperf3 = iperf3_rate();
+  fmt::print("one TCP stream: {:.2f} GB/s by plain sockets, iperf3 {}\n", plain,
+             iperf3 ? fmt::format("{:.2f} GB/s", *iperf3) : "is not installed");
   for (const TransportChoice transport : {TransportChoice::kShm, TransportChoice::kTcp}) {
-    for (const bool scattered : {false, true}) bench_transport(transport, scattered, rounds, *from, *to);
+    const bool shm = transport == TransportChoice::kShm;
+    const double limit = shm ? std::max(copies[0], copies[1]) : iperf3.value_or(plain);
+    const char* of = shm ? "memcpy" : (iperf3 ? "iperf3" : "plain sockets");
+    for (const bool scattered : {false, true}) {
+      const double without = bench_fetch(transport, scattered, false, rounds, *from, *to);
+      const double with = bench_fetch(transport, scattered, true, rounds, *from, *to);
+      fmt::print("{} {:<10} {:6.2f} GB/s without CRC ({:.0f} % of {}), {:6.2f} GB/s with ({:.0f} %)\n",
+                 shm ? "shm" : "tcp", scattered ? "scattered" : "contiguous", without, without / limit * 100, of, with,
+                 with / limit * 100);
+    }
+    bench_layerwise(transport, std::min(rounds, 3), *from, *to);
+    bench_piece(transport, rounds, *from, *to);
   }
+  const auto int8 = filled_memory(0x22, kv::ElementType::kInt8);
+  fmt::print("shm scattered, bfloat16 into int8: {:.2f} GB/s\n",
+             bench_fetch(TransportChoice::kShm, true, true, std::min(rounds, 3), *from, *int8));
   return 0;
 }

@@ -167,7 +167,11 @@ void Owner::handle(ConnectionId, Peer& peer, const wire::Hello& message) {
 }
 
 void Owner::handle(ConnectionId id, Peer& peer, const wire::Hold& message) {
-  if (renew_one(id, peer, message.lease)) return;
+  if (renew_one(id, peer, message.lease)) {
+    const Lease& held = leases_.at(message.lease.id);
+    if (held.growing) send_progress(message.lease.id, held, *peer.connection);
+    return;
+  }
   peer.connection->send(wire::LeasesEnded{{{message.lease, why_gone(message.lease)}}});
 }
 
@@ -188,7 +192,7 @@ bool Owner::renew_one(ConnectionId id, Peer& peer, LeaseId lease) {
     return false;
   }
   Lease& held = leases_.at(lease.id);
-  if (held.holders.insert(id).second && held.growing) send_progress(lease.id, held, *peer.connection);
+  held.holders.insert(id);
   return true;
 }
 

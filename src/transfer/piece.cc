@@ -73,8 +73,7 @@ void Piece::request() {
   grant_.reset();
   blocks_.clear();
   checksums_.clear();
-  stats_.transport = link_->transport().name();
-  const auto via = stats_.transport == "shm" ? wire::Via::kShm : wire::Via::kTcp;
+  const auto via = link_->transport().name() == "shm" ? wire::Via::kShm : wire::Via::kTcp;
   link_->send(wire::FetchRequest{order_.id, order_.lease, via, order_.extent});
 }
 
@@ -156,10 +155,9 @@ void Piece::move() {
        to.blocks.subspan(skipped), window, to.first_layer});
   if (!plan) return finish(plan.error());
   plan_ = std::move(*plan);
-  stats_.bytes += plan_.bytes;
-  stats_.copies += plan_.copies.size();
+  bytes_ += plan_.bytes;
+  copies_ += plan_.copies.size();
   phase_ = Phase::kMoving;
-  phase_started_ = context_.loop.now();
   MoveRequest request;
   request.token = grant_->token;
   request.copies = plan_.copies;
@@ -171,7 +169,7 @@ void Piece::move() {
 }
 
 void Piece::on_moved(const Status& status) {
-  stats_.copy_seconds += seconds(context_.loop.now() - phase_started_);
+  moved_at_ = context_.loop.now();
   if (!failure_.ok()) return finish(failure_);
   if (!status.ok()) return finish(status);
   on_progress_();
@@ -180,7 +178,6 @@ void Piece::on_moved(const Status& status) {
 
 void Piece::land() {
   phase_ = Phase::kLanding;
-  phase_started_ = context_.loop.now();
   // Everything that pool threads touch is theirs or stays unchanged until on_landed.
   const Extent& window = windows_[window_];
   const std::size_t num_blocks = window_blocks().size();
@@ -201,7 +198,9 @@ void Piece::land() {
         for (std::size_t block = slice * width; block < end; ++block) {
           const Extent extent = clip_to_block(base + static_cast<std::int64_t>(block), size, part);
           const std::size_t at = (first_block + block) * grant_->pieces_per_block + first_sum;
-          const auto wrong = first_mismatch(arrived(), extent, std::span(checksums_).subspan(at, num_sums));
+          const bool verify = context_.options.hooks.verify;
+          const auto wrong =
+              !verify ? std::nullopt : first_mismatch(arrived(), extent, std::span(checksums_).subspan(at, num_sums));
           if (wrong) {
             mismatch->report(at + *wrong);
           } else {
@@ -213,7 +212,6 @@ void Piece::land() {
 }
 
 void Piece::on_landed(std::uint64_t mismatch) {
-  stats_.verify_seconds += seconds(context_.loop.now() - phase_started_);
   if (!failure_.ok()) return finish(failure_);
   if (mismatch != kNoMismatch) return finish(mismatch_error(mismatch));
   on_progress_();
@@ -226,10 +224,10 @@ Status Piece::mismatch_error(std::uint64_t index) const {
   const auto heads = static_cast<std::size_t>(owner_->num_heads());
   return Status(Code::kDataLoss,
                 fmt::format("checksum of the prefiller's block {} (layer {}, {}, KV head {}) does not match what "
-                            "arrived over {}",
+                            "arrived",
                             blocks_[index / grant_->pieces_per_block].block,
                             static_cast<std::size_t>(order_.extent.first_layer) + within / (2 * heads),
-                            within / heads % 2 == 0 ? "K" : "V", within % heads, stats_.transport),
+                            within / heads % 2 == 0 ? "K" : "V", within % heads),
                 Scope::kTransfer);
 }
 

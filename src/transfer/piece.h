@@ -52,7 +52,9 @@ class Piece {
   void fail(Status why);
 
   const PieceOrder& order() const { return order_; }
-  const FetchStats& stats() const { return stats_; }  ///< bytes, copies and seconds of this piece
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t copies() const { return copies_; }
+  TimePoint moved_at() const { return moved_at_; }  ///< when its last bytes were here
 
  private:
   enum class Phase { kGranting, kMoving, kLanding };
@@ -91,8 +93,9 @@ class Piece {
   Plan plan_;
   std::shared_ptr<Move> move_;
   std::shared_ptr<SlicedJob> landing_;
-  TimePoint phase_started_;
-  FetchStats stats_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t copies_ = 0;
+  TimePoint moved_at_;
 };
 
 }  // namespace tandem::transfer

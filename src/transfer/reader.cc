@@ -12,6 +12,9 @@
 namespace tandem::transfer {
 namespace {
 
+/// Of one piece, if its layer is not larger: small enough that what arrived is verified while it is still in a cache
+/// and while more arrives, large enough that a round trip a piece costs little.
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 /// Pieces of one fetch or reception under way: enough to hide the round trips of each, few enough that what is
 /// published meanwhile comes together in larger ones.
 constexpr std::size_t kPiecesAhead = 4;
@@ -165,6 +168,8 @@ Status Reader::on_offer(const wire::Offer& offer) {
   active.started = active.last_progress = context_.loop.now();
   active.link = link_to(source);
   active.link->begin_fetch(source.lease.id);
+  // Its answer tells how far the prompt is, also if the lease was held here before.
+  active.link->send(wire::Hold{source.lease});
   begin(active);
   // After the answer is on its way: this may already be the end.
   context_.loop.post([this, id = active.id] { move_on(id); });
@@ -182,9 +187,11 @@ void Reader::begin(Active& active) {
 
 // ---- pieces
 
-/// What is published and not asked for: layers that are equally far, up to the owner's last whole block.
+/// What is published and not asked for: layers that are equally far, up to the owner's last whole block, cut to the
+/// size of a piece.
 std::optional<Extent> Reader::next_extent(const Active& active) const {
-  const std::int64_t size = active.link->owner()->common().block_size;
+  const Shards& owner = *active.link->owner();
+  const std::int64_t size = owner.common().block_size;
   const auto available = [&](std::size_t layer) {
     const std::int64_t tokens = active.published[layer];
     return tokens >= active.end_token ? active.end_token : tokens / size * size;
@@ -192,10 +199,14 @@ std::optional<Extent> Reader::next_extent(const Active& active) const {
   const std::size_t num_layers = active.asked.size();
   for (std::size_t first = 0; first < num_layers; ++first) {
     const std::int64_t from = active.asked[first];
-    const std::int64_t to = available(first);
+    std::int64_t to = available(first);
     if (to <= from) continue;
+    const auto most = static_cast<std::int64_t>(std::max<std::size_t>(1, kPieceBytes / owner.block_bytes()));
+    const std::int64_t blocks = blocks_of({0, 0, from, to}, owner.common().block_size).count;
+    if (blocks > most) to = (from / size + most) * size;
+    const std::size_t layers = static_cast<std::size_t>(std::max<std::int64_t>(1, most / blocks));
     std::size_t end = first + 1;
-    while (end < num_layers && active.asked[end] == from && available(end) >= to) ++end;
+    while (end < num_layers && end < first + layers && active.asked[end] == from && available(end) >= to) ++end;
     return Extent{static_cast<std::int32_t>(first), static_cast<std::int32_t>(end), from, to};
   }
   return std::nullopt;
@@ -230,11 +241,9 @@ void Reader::on_piece_done(FetchId id, std::uint64_t number, const Status& statu
   const std::unique_ptr<Piece> piece = std::move(active.pieces.at(number));
   active.pieces.erase(number);
   piece_owners_.erase(number);
-  const FetchStats& stats = piece->stats();
-  active.stats.bytes += stats.bytes;
-  active.stats.copies += stats.copies;
-  active.stats.copy_seconds += stats.copy_seconds;
-  active.stats.verify_seconds += stats.verify_seconds;
+  active.stats.bytes += piece->bytes();
+  active.stats.copies += piece->copies();
+  active.moved = std::max(active.moved, piece->moved_at());
   if (status.ok()) active.retried = false;
   if (!status.ok() && active.failure.ok()) return fail(id, status);
   move_on(id);
@@ -274,7 +283,7 @@ void Reader::on_message(OwnerLink& link, wire::Message message) {
   if (const auto* blocks = std::get_if<wire::GrantBlocks>(&message)) {
     if (Piece* piece = find_piece(blocks->fetch, link)) {
       Active& active = *active_.at(piece_owners_.at(blocks->fetch));
-      if (active.stats.wait_seconds == 0.0) active.stats.wait_seconds = seconds(context_.loop.now() - active.started);
+      if (!active.granted) active.granted = context_.loop.now();
       piece->on_grant_blocks(*blocks);
     }
     return;
@@ -393,13 +402,19 @@ void Reader::finish(FetchId id, Status status) {
   if (active->awaited) receptions_.erase(active->awaited->name);
   if (active->link) active->link->end_fetch(active->source.lease.id, status.ok());
   TransferMetrics& metrics = context_.metrics;
-  const FetchStats& stats = active->stats;
+  FetchStats& stats = active->stats;
   if (status.ok()) {
+    const TimePoint now = context_.loop.now();
+    if (active->granted) {
+      stats.wait_seconds = seconds(*active->granted - active->started);
+      stats.copy_seconds = seconds(active->moved - *active->granted);
+      stats.verify_seconds = seconds(now - active->moved);
+    }
     (stats.transport == "shm" ? metrics.bytes_shm : metrics.bytes_tcp).add(static_cast<double>(stats.bytes));
     metrics.copies.add(static_cast<double>(stats.copies));
     metrics.request_bytes.observe(static_cast<double>(stats.bytes));
     metrics.request_copies.observe(static_cast<double>(stats.copies));
-    metrics.seconds.observe(seconds(context_.loop.now() - active->started));
+    metrics.seconds.observe(seconds(now - active->started));
     active->done(id, stats);
   } else {
     metrics.count_failure(status.code());

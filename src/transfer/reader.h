@@ -62,6 +62,8 @@ class Reader {
     bool retried = false;  ///< asked again on a new connection, and nothing has come since
 
     TimePoint started;
+    std::optional<TimePoint> granted;  ///< the first blocks
+    TimePoint moved;                   ///< the last bytes so far
     TimePoint last_progress;
     EventLoop::TimerId deadline;
     FetchStats stats;

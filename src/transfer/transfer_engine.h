@@ -32,11 +32,12 @@ enum class TransportChoice {
 class EventLoop;
 class Transport;
 
-/// Seams for fault tests; left alone in production.
+/// Seams for fault tests and benches; left alone in production.
 struct TransferHooks {
   /// Wraps the transport that was chosen for a peer (fault_transport.h).
   std::function<std::shared_ptr<Transport>(EventLoop&, std::shared_ptr<Transport>)> wrap_transport;
   bool send_heartbeats = true;  ///< false: a consumer that holds leases but never renews them
+  bool verify = true;           ///< false: a consumer that believes what it gets, to see what checksums cost
 };
 
 struct TransferOptions {
@@ -64,10 +65,11 @@ std::string_view lease_end_name(LeaseEnd end);
 struct FetchStats {
   std::string_view transport;  ///< "shm", "tcp"
   std::uint64_t bytes = 0;
-  std::uint64_t copies = 0;     ///< runs after merging, over all ranks
+  std::uint64_t copies = 0;  ///< runs after merging, over all ranks
+  // One after the other, these make up the time from the start of a fetch, or the acceptance of an offer, to the end.
   double wait_seconds = 0.0;    ///< until the owner granted the first blocks
-  double copy_seconds = 0.0;    ///< these two are sums over pieces; those of a reception overlap
-  double verify_seconds = 0.0;  ///< with conversion and copies to ranks of the same heads
+  double copy_seconds = 0.0;    ///< until the last bytes were here; what came before was verified meanwhile
+  double verify_seconds = 0.0;  ///< until they were verified, and converted or copied to ranks of the same heads
 };
 
 struct Fetch {

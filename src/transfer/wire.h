@@ -54,7 +54,7 @@ struct Welcome {
   std::string shm_name;  ///< abstract Unix socket that gives the memory; empty: none
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
-/// reader -> owner: I hold this lease for a term from now.
+/// reader -> owner: I hold this lease for a term from now. Of a growing lease it is answered by its Progress so far.
 struct Hold {
   LeaseId lease;
   friend bool operator==(const Hold&, const Hold&) = default;

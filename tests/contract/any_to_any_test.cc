@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pairs of instances that differ in everything that may differ: tensor-parallel size, block size, element type, over
-// both transports. After a fetch the decoder's whole memory must be what a direct computation says, on every rank, and
-// nothing else in it may have changed; a byte that is bent on the way must be found.
+// both transports, pulled and pushed layer by layer. After a fetch or reception the decoder's whole memory must be what
+// a direct computation says, on every rank, and nothing else in it may have changed; a byte that is bent on the way
+// must be found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,11 +58,10 @@ Vector meaning(ElementType type, const std::vector<std::byte>& bytes, std::size_
 
 /// What the model computed for a place: different everywhere, with zero vectors among them.
 Vector computed(std::int32_t layer, int k_or_v, std::int32_t head, std::int64_t token, std::int32_t dim) {
-  std::mt19937 random(static_cast<std::uint32_t>(((layer * 2 + k_or_v) * 32 + head) * 4096 + token));
+  std::minstd_rand random(static_cast<std::uint32_t>(1 + ((layer * 2 + k_or_v) * 32 + head) * 4096 + token));
   Vector values(static_cast<std::size_t>(dim));
   if (random() % 16 == 0) return values;
-  std::normal_distribution<float> normal(0.0F, 2.0F);
-  for (float& value : values) value = normal(random);
+  for (float& value : values) value = static_cast<float>(random()) / 5e8F - 2.0F;
   return values;
 }
 
@@ -82,6 +82,7 @@ struct Case {
   std::int64_t end = 1;
   TransportChoice transport = TransportChoice::kShm;
   bool in_pieces = false;
+  bool layerwise = false;
   std::uint32_t seed = 0;
 };
 
@@ -92,7 +93,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   out << "seed " << c.seed << ": " << c.query_heads << "/" << c.kv_heads << " heads of " << c.head_dim << "; P ";
   side(c.p) << "D ";
   return side(c.d) << "[" << c.first << ", " << c.end << ") of " << c.num_tokens << " over "
-                   << (c.transport == TransportChoice::kShm ? "shm" : "tcp") << (c.in_pieces ? " in pieces" : "");
+                   << (c.transport == TransportChoice::kShm ? "shm" : "tcp") << (c.in_pieces ? " in pieces" : "")
+                   << (c.layerwise ? ", layerwise" : "");
 }
 
 constexpr std::int32_t kLayers = 3;
@@ -139,54 +141,127 @@ void for_each_vector(std::span<const kv::Layout> ranks, const std::vector<kv::Bl
   }
 }
 
+/// One pair and one prompt.
+struct Exchange {
+  explicit Exchange(const Case& of)
+      : c(of),
+        random(c.seed),
+        p(prefiller_options(c.transport), ranks_of(c, c.p)),
+        d(receiver_options(c.transport), ranks_of(c, c.d)),
+        from(shuffled_blocks(p.memory->layout(), (c.num_tokens + c.p.block_size - 1) / c.p.block_size, random)),
+        to(shuffled_blocks(d.memory->layout(), (c.end + c.d.block_size - 1) / c.d.block_size - c.first / c.d.block_size,
+                           random)) {
+    if (c.in_pieces) faults.piece_bytes = 1000;
+    d.faults->set(faults);
+  }
+
+  static TransferOptions receiver_options(TransportChoice transport) {
+    TransferOptions options = decoder_options(transport);
+    options.bind_host = "127.0.0.1";
+    options.receiver = true;
+    return options;
+  }
+  std::vector<std::byte> at_p(std::int32_t layer, int k_or_v, std::int32_t head, std::int64_t token) const {
+    return stored(c.p.element, computed(layer, k_or_v, head, token, c.head_dim));
+  }
+  /// The prefiller computes tokens [first, end) in one layer.
+  void compute(std::int32_t in_layer, std::int64_t first, std::int64_t end) {
+    const std::vector<kv::BlockId> blocks(from.begin() + first / c.p.block_size, from.end());
+    for_each_vector(p.memory->ranks(), blocks, first, end,
+                    [&](std::int32_t layer, int k_or_v, std::int32_t head, std::int64_t token, std::size_t at) {
+                      if (layer != in_layer) return;
+                      const std::vector<std::byte> bytes = at_p(layer, k_or_v, head, token);
+                      std::memcpy(p.alias + at, bytes.data(), bytes.size());
+                    });
+  }
+  std::vector<std::byte> expected_memory() const {
+    std::vector<std::byte> expected(d.memory->generations_offset());
+    for_each_vector(d.memory->ranks(), to, c.first, c.end,
+                    [&](std::int32_t layer, int k_or_v, std::int32_t head, std::int64_t token, std::size_t at) {
+                      std::vector<std::byte> bytes = at_p(layer, k_or_v, head, token);
+                      if (c.d.element != c.p.element) {
+                        bytes = stored(c.d.element, meaning(c.p.element, bytes, static_cast<std::size_t>(c.head_dim)));
+                      }
+                      std::memcpy(expected.data() + at, bytes.data(), bytes.size());
+                    });
+    return expected;
+  }
+
+  std::shared_ptr<Outcome> pull(Handover& lease) {
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) compute(layer, 0, c.num_tokens);
+    lease = p.lease(from, c.num_tokens);
+    EXPECT_EQ(lease.tp_size, c.p.tp);
+    d.engine->hold(lease);  // so that it outlives the fetch
+    d.engine->hold(lease);
+    return d.fetch(lease, to, c.first, c.end);
+  }
+
+  /// Chunks at any borders, later chunks on their way through early layers while earlier ones are in late layers.
+  std::shared_ptr<Outcome> push(Handover& lease) {
+    auto outcome = std::make_shared<Outcome>();
+    const auto [id, delivery] = d.engine->receive(
+        {to, c.first, c.end, c.num_tokens, 77},
+        [outcome](FetchId which, Result<FetchStats> result) { outcome->set(which, std::move(result)); });
+    lease = p.engine->open_growing_lease(c.num_tokens, 77);
+    d.engine->hold(lease);
+    std::vector<std::int64_t> ends = {c.num_tokens};
+    for (auto i = random() % 4; i > 0; --i) {
+      ends.push_back(1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(c.num_tokens)));
+    }
+    std::sort(ends.begin(), ends.end());
+    const auto offer_at = random() % 3;
+    p.engine->extend(lease.lease, from);
+    std::vector<std::size_t> chunks(kLayers);  // done, by layer
+    for (std::size_t step = 0; chunks.back() < ends.size(); ++step) {
+      if (step == offer_at) offer(delivery, lease);
+      const auto layer = static_cast<std::size_t>(random() % kLayers);
+      if (chunks[layer] == (layer == 0 ? ends.size() : chunks[layer - 1])) {
+        if (step < offer_at) --step;
+        continue;
+      }
+      const std::size_t chunk = chunks[layer]++;
+      compute(static_cast<std::int32_t>(layer), chunk == 0 ? 0 : ends[chunk - 1], ends[chunk]);
+      p.engine->publish(lease.lease, static_cast<std::int32_t>(layer), static_cast<std::int32_t>(layer) + 1,
+                        ends[chunk]);
+    }
+    return outcome;
+  }
+  void offer(const Delivery& delivery, const Handover& lease) {
+    p.engine->offer(delivery, lease, [](const Status& told) { EXPECT_TRUE(told.ok()) << told.to_string(); });
+  }
+
+  Case c;
+  std::mt19937 random;
+  Node p;
+  Node d;
+  std::vector<kv::BlockId> from;
+  std::vector<kv::BlockId> to;
+  Faults faults;
+};
+
 void check(const Case& c) {
   SCOPED_TRACE(::testing::PrintToString(c));
-  std::mt19937 random(c.seed);
-  Node p(prefiller_options(c.transport), ranks_of(c, c.p));
-  Node d(decoder_options(c.transport), ranks_of(c, c.d));
-  const auto from = shuffled_blocks(p.memory->layout(), (c.num_tokens + c.p.block_size - 1) / c.p.block_size, random);
-  const auto to = shuffled_blocks(d.memory->layout(),
-                                  (c.end + c.d.block_size - 1) / c.d.block_size - c.first / c.d.block_size, random);
-  const auto at_p = [&](std::int32_t layer, int k_or_v, std::int32_t head, std::int64_t token) {
-    return stored(c.p.element, computed(layer, k_or_v, head, token, c.head_dim));
-  };
-  for_each_vector(p.memory->ranks(), from, 0, c.num_tokens,
-                  [&](std::int32_t layer, int k_or_v, std::int32_t head, std::int64_t token, std::size_t at) {
-                    const std::vector<std::byte> bytes = at_p(layer, k_or_v, head, token);
-                    std::memcpy(p.alias + at, bytes.data(), bytes.size());
-                  });
-  std::vector<std::byte> expected(d.memory->generations_offset());
-  for_each_vector(d.memory->ranks(), to, c.first, c.end,
-                  [&](std::int32_t layer, int k_or_v, std::int32_t head, std::int64_t token, std::size_t at) {
-                    std::vector<std::byte> bytes = at_p(layer, k_or_v, head, token);
-                    if (c.d.element != c.p.element) {
-                      bytes = stored(c.d.element, meaning(c.p.element, bytes, static_cast<std::size_t>(c.head_dim)));
-                    }
-                    std::memcpy(expected.data() + at, bytes.data(), bytes.size());
-                  });
-
-  Faults faults;
-  if (c.in_pieces) faults.piece_bytes = 1000;
-  d.faults->set(faults);
-  const Handover handover = p.lease(from, c.num_tokens);
-  EXPECT_EQ(handover.tp_size, c.p.tp);
-  for (int i = 0; i < 2; ++i) d.engine->hold(handover);
-  const auto outcome = d.fetch(handover, to, c.first, c.end);
+  Exchange pair(c);
+  Handover lease;
+  const auto outcome = c.layerwise ? pair.push(lease) : pair.pull(lease);
   ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
-  const std::vector<std::byte> got(d.alias, d.alias + expected.size());
+  const std::vector<std::byte> expected = pair.expected_memory();
+  const std::vector<std::byte> got(pair.d.alias, pair.d.alias + expected.size());
   const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin());
   ASSERT_TRUE(wrong.first == got.end()) << "byte " << wrong.first - got.begin() << " of the decoder's memory";
   const std::uint64_t bytes = static_cast<std::uint64_t>(c.end - c.first) * kLayers * 2 *
                               static_cast<std::uint64_t>(c.kv_heads) * kv::vector_bytes(c.p.element, c.head_dim);
   EXPECT_EQ(outcome->wait()->bytes, bytes) << "each head moves once";
+  if (c.layerwise) return;
 
   // Positions are those of one move: a conversion has several, of which each is bent.
-  faults.corrupt_byte = random() % std::min<std::uint64_t>(bytes, c.p.block_size * 2 * c.head_dim);
-  d.faults->set(faults);
-  const auto bent = d.fetch(handover, to, c.first, c.end);
+  pair.faults.corrupt_byte =
+      pair.random() % std::min<std::uint64_t>(bytes, static_cast<std::uint64_t>(c.p.block_size * 2 * c.head_dim));
+  pair.d.faults->set(pair.faults);
+  const auto bent = pair.d.fetch(lease, pair.to, c.first, c.end);
   ASSERT_FALSE(bent->wait());
   EXPECT_EQ(bent->wait().error().code(), Code::kDataLoss) << bent->wait().error().to_string();
-  EXPECT_TRUE(p.lease_end(handover.lease).has_value());
+  EXPECT_TRUE(pair.p.lease_end(lease.lease).has_value());
 }
 
 Case random_case(std::uint32_t seed) {
@@ -218,6 +293,15 @@ Case random_case(std::uint32_t seed) {
 TEST(AnyToAny, RandomPairsArriveToTheLetterOnEveryRank) {
   for (std::uint32_t seed = 0; seed < 120; ++seed) {
     check(random_case(seed));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(AnyToAny, RandomPairsArriveToTheLetterLayerByLayer) {
+  for (std::uint32_t seed = 5000; seed < 5120; ++seed) {
+    Case c = random_case(seed);
+    c.layerwise = true;
+    check(c);
     if (HasFatalFailure()) return;
   }
 }

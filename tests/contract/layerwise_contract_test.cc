@@ -461,12 +461,12 @@ TEST_P(LayerwiseContract, ADecoderThatFallsSilentLosesTheLease) {
 
 TEST_P(LayerwiseContract, HeartbeatsKeepAGrowingLeaseOverManyTerms) {
   start([](TransferOptions& p_options, TransferOptions& d_options) {
-    p_options.lease_term = d_options.lease_term = 300ms;
+    p_options.lease_term = d_options.lease_term = 600ms;
   });
   const Waiting waiting = receive();
   const Handover source = grow();
   ASSERT_TRUE(offer(waiting.delivery, source).ok());
-  EXPECT_EQ(p->lease_end(source.lease, 1000ms), std::nullopt);
+  EXPECT_EQ(p->lease_end(source.lease, 1500ms), std::nullopt);
   publish_all(source);
   ASSERT_TRUE(waiting.outcome->wait()) << waiting.outcome->wait().error().to_string();
 }

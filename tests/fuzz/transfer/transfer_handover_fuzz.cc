@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kv_transfer_params as a proxy or a client may send them.
+// kv_transfer_params as a proxy or a client may send them: hand-overs of a pull, deliveries of a layerwise push.
 #include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -8,13 +8,25 @@
 #include <utility>
 
 #include "base/json.h"
+#include "transfer/delivery.h"
 #include "transfer/handover.h"
 
 namespace {
 
 using namespace tandem;
 
+void check_delivery(const boost::json::object& params) {
+  auto delivery = transfer::delivery_from_json(params);
+  if (!delivery || !delivery->has_value()) return;
+  boost::json::object written = transfer::to_json(**delivery);
+  written["do_remote_decode"] = true;
+  auto again = transfer::delivery_from_json(written);
+  written.erase("do_remote_decode");
+  if (!again || !again->has_value() || transfer::to_json(**again) != written) std::abort();
+}
+
 void check(const boost::json::object& params) {
+  check_delivery(params);
   auto handover = transfer::handover_from_json(params);
   if (!handover || !handover->has_value()) return;
   const boost::json::object written = transfer::to_json(**handover);
@@ -34,6 +46,17 @@ transfer::Handover sample() {
   return handover;
 }
 
+/// Both in one: the members of a hand-over and those that only a delivery has.
+boost::json::object sample_params() {
+  boost::json::object params = transfer::to_json(sample());
+  params["do_remote_decode"] = true;
+  boost::json::object& member = params["tandem"].as_object();
+  member["incarnation"] = "1";
+  member["reception"] = "2";
+  member["first_token"] = 16;
+  return params;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -41,8 +64,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto value = parse_json({reinterpret_cast<const char*>(data + 1), size - 1});
   if (!value) return 0;
   if (value->is_object()) check(value->get_object());
-  // The same value in the place of one member of a good hand-over.
-  boost::json::object params = transfer::to_json(sample());
+  // The same value in the place of one member of a good hand-over and delivery.
+  boost::json::object params = sample_params();
   boost::json::object& member = params["tandem"].as_object();
   const std::size_t which = data[0] % (params.size() + member.size());
   auto& target =
