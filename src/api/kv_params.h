@@ -16,6 +16,8 @@
 
 namespace tandem::api {
 
+struct Context;
+
 struct KvParams {
   bool remote_decode = false;  ///< P: keep the KV for a decoder
   /// D: where each prompt's KV is; empty if there is no hand-over at all.
@@ -28,6 +30,10 @@ struct KvParams {
 /// Absent, null, {} and objects without a true do_remote flag are a plain local request. An object that is ours but
 /// malformed is refused, and so is a decoder's that is not ours: nothing could be pushed there.
 Outcome<KvParams> read_kv_params(const Fields& body);
+
+/// Refuses partners that this instance may not have: a metaserver at a host that the operator does not allow, an engine
+/// of the same name, one that is not in the rank table. Only for instances with a connector.
+Outcome<void> check_partners(const Context& context, const KvParams& kv);
 
 /// The member of an answer: "null" if the first prompt has no hand-over.
 std::string kv_params_json(std::span<const std::optional<transfer::Handover>> handovers);

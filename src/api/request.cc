@@ -86,43 +86,6 @@ std::string traceparent_of(const net::HttpRequest& request) {
   return fits ? std::string(text) : std::string();
 }
 
-/// This server connects where a request says, but only to hosts that the operator allows.
-Outcome<void> check_metaserver(const Context& context, const KvParams& kv) {
-  const std::vector<std::string>& allowed = context.config.kv_metaserver_hosts;
-  if (!kv.metaserver || allowed.empty()) return {};
-  const std::string& host = kv.metaserver->endpoint.host;
-  if (std::find(allowed.begin(), allowed.end(), host) != allowed.end()) return {};
-  return bad_request(fmt::format("the metaserver's host '{}' is not among --kv-metaserver-hosts", host),
-                     "kv_transfer_params");
-}
-
-/// A peer must be another engine by name too (both logs would speak of one), and with a rank table one that is in it.
-Outcome<void> check_peer(const Context& context, const std::string& engine_id, std::uint64_t incarnation,
-                         const std::string& host) {
-  const config::KvTransferConfig& kv = *context.config.kv_transfer;
-  const TransferInfo& own = context.parts.transfer;
-  if (kv.kind != config::KvConnector::kRankTable && engine_id == own.engine_id && incarnation != own.incarnation)
-    return bad_request(
-        fmt::format(
-            "Conflict engine id '{}': this instance and the one at {} both have it; give each another engine_id "
-            "in --kv-transfer-config",
-            engine_id, host),
-        "kv_transfer_params");
-  if (!kv.peer_hosts.empty() && std::find(kv.peer_hosts.begin(), kv.peer_hosts.end(), host) == kv.peer_hosts.end())
-    return bad_request(fmt::format("the KV is handed over by {} (engine '{}'), which is in no row of the rank table {}",
-                                   host, engine_id, kv.rank_table),
-                       "kv_transfer_params");
-  return {};
-}
-
-Outcome<void> check_peers(const Context& context, const KvParams& kv) {
-  for (const auto& handover : kv.remote_prefill)
-    if (handover) TANDEM_TRY(check_peer(context, handover->engine_id, handover->lease.incarnation, handover->host));
-  for (const auto& to : kv.push_to)
-    if (to) TANDEM_TRY(check_peer(context, to->engine_id, to->incarnation, to->host));
-  return {};
-}
-
 /// KV hand-over as far as this instance takes part in it. A stream cannot carry one back.
 Outcome<void> read_handover(const Context& context, const Fields& body, Job& job) {
   TANDEM_ASSIGN(job.kv, read_kv_params(body));
@@ -142,8 +105,7 @@ Outcome<void> read_handover(const Context& context, const Fields& body, Job& job
     log::info("request {}: the metaserver is ignored: this instance has no consuming connector", job.id);
     job.kv.metaserver.reset();
   }
-  TANDEM_TRY(check_metaserver(context, job.kv));
-  return check_peers(context, job.kv);
+  return check_partners(context, job.kv);
 }
 
 /// What both endpoints have in common, up to the prompt.

@@ -111,7 +111,7 @@ using RequestHandle = std::uint64_t;
 struct EngineStats {
   std::int32_t num_running = 0;
   std::int32_t num_waiting = 0;  ///< also those waiting for remote KV
-  std::int32_t num_leased = 0;   ///< finished here, blocks kept for a decoder
+  std::int32_t num_leased = 0;   ///< prompts whose blocks are kept for a decoder
   std::int32_t num_blocks = 0;
   std::int32_t num_free_blocks = 0;
   std::int32_t num_cached_blocks = 0;

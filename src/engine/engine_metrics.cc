@@ -118,7 +118,7 @@ EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& optio
 
   waiting_for_remote_kv =
       gauge("tandem:requests_waiting_for_remote_kv", "Requests whose KV is being fetched from a prefiller.");
-  leased_blocks = gauge("tandem:leased_blocks", "Blocks of finished requests that are kept for a decoder.");
+  leased_blocks = gauge("tandem:leased_blocks", "Blocks that are kept for a decoder.");
   blocks_used = gauge("tandem:kv_blocks", kBlocksHelp, {{"state", "used"}});
   blocks_cached = gauge("tandem:kv_blocks", kBlocksHelp, {{"state", "cached"}});
   blocks_free = gauge("tandem:kv_blocks", kBlocksHelp, {{"state", "free"}});

@@ -118,7 +118,6 @@ double StubWorker::scripted_seconds(const StepPlan& plan) const {
 }
 
 Result<StepResult> StubWorker::step(const StepPlan& plan, const std::stop_token& stop) {
-  const auto start = std::chrono::steady_clock::now();
   if (options_.before_step) {
     if (Status status = options_.before_step(plan); !status.ok()) return status;
   }
@@ -139,7 +138,6 @@ Result<StepResult> StubWorker::step(const StepPlan& plan, const std::stop_token&
       result.sampled.push_back({sequence.sequence, -1, {}, sampled.error()});
     }
   }
-  result.compute_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
 

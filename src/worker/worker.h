@@ -58,7 +58,6 @@ struct SampledToken {
 struct StepResult {
   std::uint64_t step = 0;
   std::vector<SampledToken> sampled;  ///< one for each sequence with sample, in plan order
-  double compute_seconds = 0.0;
 };
 
 class Worker {

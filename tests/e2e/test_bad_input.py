@@ -2,12 +2,14 @@
 """Bad input: one clear line and the right exit code at start; a 4xx with an OpenAI error body over HTTP, and the next
 request works."""
 import json
+import os
 import pathlib
 import socket
 import struct
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 import tandem_processes as tandem
 
@@ -111,6 +113,58 @@ class AtStart(unittest.TestCase):
                                     "--decoder-ports", "2"])
 
 
+    def test_connectors(self):
+        def config(**members):
+            return ["serve", tandem.SMOLLM2, "--port", "8000", "--kv-transfer-config", json.dumps(members)]
+
+        self.refused(2, "MultiConnector", "it combines connectors", "MooncakeConnectorV1",
+                     arguments=config(kv_connector="MultiConnector", kv_role="kv_both"))
+        self.refused(2, "needs a kv_connector", arguments=config(kv_role="kv_producer"))
+        self.refused(2, "needs a kv_role", arguments=config(kv_connector="MooncakeLayerwiseConnector"))
+        self.refused(2, "kv_port takes the ports 8000 to 8000, and --port 8000",
+                     arguments=config(kv_connector="MooncakeConnectorV1", kv_role="kv_producer", kv_port=8000))
+        self.refused(2, "conflicting tensor parallel size. Expected 1, but got 8",
+                     arguments=config(kv_connector="MooncakeConnectorV1", kv_role="kv_producer",
+                                      kv_connector_extra_config={"prefill": {"tp_size": 8, "dp_size": 1}}))
+        self.refused(2, "DISAGGREGATED_PREFILL_RANK_TABLE_PATH", "tandem ranktable",
+                     arguments=config(kv_connector="LLMDataDistCMgrConnector", kv_role="kv_producer"))
+
+    def test_kv_ports_in_use(self):
+        # A layerwise decoder listens too; the port, and who has it, are named before anything is loaded.
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            for name, role in (("MooncakeLayerwiseConnector", "kv_consumer"), ("MooncakeConnectorV1", "kv_producer")):
+                transfer = {"kv_connector": name, "kv_role": role, "kv_port": port}
+                self.refused(1, f"kv_port {port}", "in use", f"process {os.getpid()} (",
+                             arguments=["serve", tandem.SMOLLM2, "--host", "127.0.0.1", "--port", tandem.free_port(),
+                                        "--kv-transfer-config", json.dumps(transfer)])
+
+    def test_rank_tables_that_do_not_fit(self):
+        def row(server, device, cluster):
+            return {"server_id": server, "device_id": str(device), "device_ip": f"10.9.{cluster}.1",
+                    "cluster_id": str(cluster)}
+
+        table = {"version": "1.2", "server_count": "2", "prefill_device_list": [row("127.0.0.1", 0, 1)],
+                 "decode_device_list": [row("192.0.2.77", 0, 2)], "status": "completed"}
+
+        def refused(table, *needles, role="kv_producer", devices=""):
+            path = self.file("table.json", json.dumps(table).encode())
+            environment = {"DISAGGREGATED_PREFILL_RANK_TABLE_PATH": str(path), "VLLM_HOST_IP": "127.0.0.1",
+                           "ASCEND_RT_VISIBLE_DEVICES": devices}
+            with unittest.mock.patch.dict(os.environ, environment):
+                self.refused(1, str(path), *needles, arguments=[
+                    "serve", tandem.SMOLLM2, "--port", tandem.free_port(), "--kv-transfer-config",
+                    json.dumps({"kv_connector": "LLMDataDistCMgrConnector", "kv_role": role})])
+
+        refused(table, "decode_device_list.server_id", "is kv_role kv_consumer right?", role="kv_consumer")
+        refused(table, "prefill_device_list", "a device_id among [3], found 0", devices="3")
+        refused({**table, "decode_device_list": {}}, "decode_device_list")
+        refused({**table, "prefill_device_list": [row("192.0.2.9", 0, 1)]}, "prefill_device_list.server_id",
+                "VLLM_HOST_IP: 127.0.0.1")
+
+
 class OverHttp(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -200,14 +254,14 @@ class OverHttp(unittest.TestCase):
                          ["usage"]["completion_tokens"], 2)
 
     def test_instances_that_do_not_fit_are_told_both_values(self):
-        other = tandem.serve("other", "--max-model-len", "512", "--block-size", "32", role="kv_consumer").wait_ready()
+        other = tandem.serve("other", "--max-model-len", "512", "--rope-theta", "12345", role="kv_consumer").wait_ready()
         self.addCleanup(other.stop)
         front = tandem.proxy([self.pair.prefill], [other]).wait_ready()
         self.addCleanup(front.stop)
         status, answer = front.post("/v1/completions", {"prompt": "A few words to move", "max_tokens": 2})
         self.assertEqual(status, 502, answer)
-        self.assertIn("16", answer["error"]["message"])
-        self.assertIn("32", answer["error"]["message"])
+        self.assertIn("100000", answer["error"]["message"])
+        self.assertIn("12345", answer["error"]["message"])
         tandem.assert_blocks_come_back(self.pair.prefill, other)
 
 

@@ -230,20 +230,24 @@ class PrefillerDies(unittest.TestCase):
         meta = Metaserver(prefill)
         self.addCleanup(meta.stop)
 
+        def kill_in_mid_push():
+            tandem.wait_until(lambda: prefill.metric("tandem:leased_blocks") >= 2, 20, "the push has begun")
+            prefill.kill()
+
         def prefill_and_die(message):
-            threading.Timer(0.6, prefill.kill).start()
+            threading.Thread(target=kill_in_mid_push, daemon=True).start()
             with contextlib.suppress(Exception):
                 return meta.do_prefill(message)
             return 502, b"the prefiller died"
 
         meta.answer = prefill_and_die
         base = str(uuid.uuid4())
-        body = {"temperature": 0, "max_tokens": 4, "prompt": PROMPT * 3}
+        body = {"temperature": 0, "max_tokens": 4, "prompt": PROMPT * 12}
         meta.bodies[f"cmpl-{base}-0"] = ("/v1/completions", dict(body))
         params = {"do_remote_prefill": True, "metaserver": meta.url}
         status, answer = decode.post("/v1/completions", {**body, "kv_transfer_params": params}, {"X-Request-Id": base})
         self.assertEqual(status, 200, answer)
-        self.assertEqual(answer["choices"][0]["text"], decode.complete(PROMPT * 3, max_tokens=4)["choices"][0]["text"])
+        self.assertEqual(answer["choices"][0]["text"], decode.complete(PROMPT * 12, max_tokens=4)["choices"][0]["text"])
         self.assertEqual(decode.metric("tandem:kv_load_recomputes_total"), 1)
         tandem.assert_blocks_come_back(decode, within_s=10)
 

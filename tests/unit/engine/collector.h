@@ -52,6 +52,10 @@ class Collector {
     static const Output none;
     return done ? state_->outputs.back() : none;
   }
+  Output first() {
+    const std::lock_guard lock(state_->mutex);
+    return state_->outputs.empty() ? Output{} : state_->outputs.front();
+  }
   bool wait_for_outputs(std::size_t count) {
     std::unique_lock lock(state_->mutex);
     return state_->changed.wait_for(lock, kTestWait, [&] { return state_->num_outputs >= count || state_->done; });

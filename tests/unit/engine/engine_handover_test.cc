@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine.h"
+#include "base/clock.h"
 #include "unit/engine/instance.h"
 
 namespace tandem::engine {
@@ -152,6 +153,51 @@ TEST_F(HandoverTest, DecoderContinuesFromTheFetchedBlocks) {
   EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"received\"}"), 21.0);
   EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"computed\"}"), 1.0);
   EXPECT_EQ(decoder_metric("tandem:kv_fetch_seconds_count"), 1.0);
+  expect_balanced();
+}
+
+TEST_F(HandoverTest, PartsAddUpToTheTimeToFirstToken) {
+  start();
+  const transfer::Handover handover = hand_over(prompt(22));
+  d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
+  transfer::FetchStats stats;
+  stats.wait_seconds = 0.004;
+  stats.copy_seconds = 0.5;
+  stats.verify_seconds = 0.002;
+  d_.transfer->set_stats(stats);
+  Collector collector;
+  const auto before = std::chrono::steady_clock::now();
+  GenerationRequest request;
+  request.prompt = prompt(22);
+  request.sampling = greedy(3);
+  request.remote_prefill = handover;
+  request.received = before - std::chrono::milliseconds(30);
+  ASSERT_TRUE(d_.engine->submit(request, collector.sink()));
+  ASSERT_TRUE(eventually([this] { return d_.transfer->num_pending() == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the fetch takes this long
+  d_.transfer->complete_one();
+  const RequestTimes times = collector.last().times;
+  const double passed = seconds(std::chrono::steady_clock::now() - request.received);
+  EXPECT_NEAR(times.templating, 0.030, 0.005);
+  EXPECT_DOUBLE_EQ(times.lease_wait, 0.004);
+  EXPECT_DOUBLE_EQ(times.verify, 0.002);
+  EXPECT_GE(times.transfer, 0.013);
+  EXPECT_GT(times.first_step, 0.0);
+  EXPECT_EQ(times.prefill, 0.0);
+  EXPECT_LE(times.to_first_token() + times.decode, passed);
+  EXPECT_GE(times.to_first_token(), 0.05);
+  EXPECT_DOUBLE_EQ(collector.first().times.to_first_token(), times.to_first_token()) << "known with the first token";
+  for (const std::string part : {"template", "queue", "lease_wait", "transfer", "verify", "first_step"}) {
+    EXPECT_EQ(decoder_metric("tandem:request_" + part + "_seconds_count"), 1.0) << part;
+  }
+  EXPECT_EQ(decoder_metric("tandem:request_prefill_seconds_count"), 0.0);
+  EXPECT_NEAR(decoder_metric("tandem:request_lease_wait_seconds_sum"), 0.004, 1e-9);
+
+  Collector local;
+  ASSERT_TRUE(decode(local, prompt(9, 3), std::nullopt));
+  EXPECT_GT(local.last().times.prefill, 0.0);
+  EXPECT_EQ(local.last().times.first_step + local.last().times.lease_wait + local.last().times.transfer, 0.0);
+  EXPECT_EQ(decoder_metric("tandem:request_prefill_seconds_count"), 1.0);
   expect_balanced();
 }
 

@@ -37,6 +37,8 @@ class FakeTransfer final : public transfer::TransferEngine {
     const std::lock_guard lock(mutex_);
     mode_ = mode;
   }
+  /// What the next fetches say that they cost.
+  void set_stats(const transfer::FetchStats& stats) { stats_ = stats; }
   /// The next fetches end with this error (ok: they succeed), having written garbage first.
   void set_error(Status error) {
     const std::lock_guard lock(mutex_);
@@ -379,9 +381,7 @@ class FakeTransfer final : public transfer::TransferEngine {
       producer_->end_lease(lease, error.ok() ? transfer::LeaseEnd::kDone : transfer::LeaseEnd::kDropped);
     }
     if (error.ok()) {
-      transfer::FetchStats stats;
-      stats.transport = "fake";
-      pending.done(pending.id, stats);
+      pending.done(pending.id, stats_);
     } else {
       pending.done(pending.id, error);
     }
@@ -436,6 +436,7 @@ class FakeTransfer final : public transfer::TransferEngine {
   std::mutex mutex_;
   Mode mode_ = Mode::kAtOnce;
   Status error_;
+  transfer::FetchStats stats_;
   std::uint64_t next_ = 1;
   std::function<void(transfer::LeaseId, transfer::LeaseEnd)> lease_ended_;
   std::map<std::uint64_t, Lease> leases_;

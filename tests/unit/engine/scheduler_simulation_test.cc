@@ -124,7 +124,8 @@ class Simulation {
                     .priority = static_cast<std::int32_t>(below(3)),
                     .arrival = TimePoint{} + std::chrono::seconds(below(5)),
                     .cache_salt = below(5) == 0 ? "salt" : "",
-                    .remote_prefill = below(3) == 0});
+                    .remote_prefill = below(3) == 0,
+                    .pinned = below(4) == 0});
     live_.emplace(id, std::move(live));
   }
 

@@ -140,6 +140,22 @@ TEST_F(SchedulerTest, FcfsPreemptsTheLastAdmittedAndReturnsItToTheFront) {
   expect_all_idle();
 }
 
+TEST_F(SchedulerTest, PinnedSequencesArePreemptedLast) {
+  for (const bool both : {false, true}) {
+    SCOPED_TRACE(both);
+    make({.max_num_batched_tokens = 100, .enable_prefix_caching = false}, 3);
+    scheduler_->add({.id = 1, .prompt = prompt(4, 10), .pinned = both});
+    scheduler_->add({.id = 2, .prompt = prompt(4, 20), .pinned = true});
+    step();  // one block each
+    const Decision second = step();  // 1 takes the last block; 2, the last admitted, needs one too
+    EXPECT_THAT(second.preempted, ElementsAre(both ? 2 : 1));
+    EXPECT_THAT(shares(second), ElementsAre(Share(both ? 1 : 2, 1)));
+    scheduler_->finish(1);
+    scheduler_->finish(2);
+    expect_all_idle();
+  }
+}
+
 TEST_F(SchedulerTest, NothingIsAdmittedInAStepWithAPreemption) {
   make({.max_num_batched_tokens = 100, .enable_prefix_caching = false}, 5);
   add(1, 8);

@@ -155,9 +155,9 @@ TEST(StubWorker, TimeFollowsTheScript) {
   options.seconds_per_prefill_token = 0.01;
   options.seconds_per_decode_token = 0.02;
   auto worker = make_stub(options);
-  const auto result = run(*worker, {plan_of({1, 2, 3}, 0, {0}, false), plan_of({4}, 0, {1}, false)});
-  ASSERT_TRUE(result);
-  EXPECT_GE(result->compute_seconds, 0.0599);
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(run(*worker, {plan_of({1, 2, 3}, 0, {0}, false), plan_of({4}, 0, {1}, false)}));
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(60));
 }
 
 TEST(StubWorker, AScriptedFailureFailsTheStepAndNoOther) {
