@@ -63,9 +63,11 @@ class Side:
         self.instances = {}
         for tp, block, transport in settings:
             name = f"{role[3]}-tp{tp}-b{block}-{transport}"
+            kv_port = tandem.free_ports(tp)
             instance = tandem.serve(
                 name, *FLAGS, "--tensor-parallel-size", tp, "--block-size", block, "--kv-transport", transport,
-                model=model, role=role, kv_port=tandem.free_ports(tp), transfer={"kv_connector": CONNECTORS[connector]}, environment=environment)
+                model=model, role=role, kv_port=kv_port, transfer={"kv_connector": CONNECTORS[connector]},
+                environment={**environment, "VLLM_ASCEND_LLMDD_RPC_PORT": str(kv_port)})
             stack.callback(instance.stop)
             self.instances[tp, block, transport] = instance
         for instance in self.instances.values():
