@@ -18,6 +18,8 @@ constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 /// Pieces of one fetch or reception under way: enough to hide the round trips of each, few enough that what is
 /// published meanwhile comes together in larger ones.
 constexpr std::size_t kPiecesAhead = 4;
+/// With more fetches than this at a time, they hide each other's round trips, and connections are saved instead.
+constexpr std::size_t kManyFetches = 64;
 
 std::string_view ended_name(wire::Ended reason) {
   switch (reason) {
@@ -212,7 +214,8 @@ std::optional<Extent> Reader::next_extent(const Active& active) const {
 }
 
 void Reader::start_pieces(Active& active) {
-  while (active.pieces.size() < kPiecesAhead) {
+  const std::size_t most = active_.size() > kManyFetches ? 1 : kPiecesAhead;
+  while (active.pieces.size() < most) {
     const std::optional<Extent> extent = next_extent(active);
     if (!extent) return;
     for (std::int32_t layer = extent->first_layer; layer < extent->end_layer; ++layer) {
