@@ -51,9 +51,10 @@ def make_model(shape, folder):
 
 
 def sizes(shape, wanted):
-    """Tensor-parallel sizes that divide the model's attention heads."""
-    heads = {"tiny-t1": 6, "tiny-t4": 9, "tiny-t6": 12, "tiny-t7": 12, "smollm2": 9}[shape]
-    return [tp for tp in wanted if heads % tp == 0]
+    """Tensor-parallel sizes that divide the model's attention heads and its MLP."""
+    heads, inner = {"tiny-t1": (6, 80), "tiny-t4": (9, 96), "tiny-t6": (12, 144), "tiny-t7": (12, 144),
+                    "smollm2": (9, 1536)}[shape]
+    return [tp for tp in wanted if heads % tp == 0 and inner % tp == 0]
 
 
 class Side:
