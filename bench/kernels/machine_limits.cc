@@ -72,9 +72,11 @@ double best_read_rate(kernels::ThreadTeam& team) {
 }  // namespace
 
 Limits measure_limits(int threads) {
-  auto cpus = kernels::usable_cpus();
-  if (cpus.size() < static_cast<std::size_t>(threads)) cpus.clear();
-  cpus.resize(cpus.empty() ? 0 : static_cast<std::size_t>(threads));
+  const auto usable = kernels::usable_cpus();
+  std::vector<std::vector<int>> cpus;
+  if (usable.size() >= static_cast<std::size_t>(threads)) {
+    for (int thread = 0; thread < threads; ++thread) cpus.push_back({usable[static_cast<std::size_t>(thread)]});
+  }
   kernels::ThreadTeam team(threads, cpus);
   Limits limits;
   limits.threads = threads;

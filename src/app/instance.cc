@@ -6,11 +6,13 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <random>
 
 #include "api/metaserver_client.h"
 #include "app/port_reservation.h"
 #include "app/sizing.h"
+#include "app/thread_placement.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -41,6 +43,30 @@ Result<kernels::Isa> choose_isa(config::Isa asked) {
 model::ComputeType compute_type(const config::ServeConfig& config) {
   if (config.quantization == config::Quantization::kW8A8) return model::ComputeType::kW8A8;
   return config.dtype == config::DType::kFloat32 ? model::ComputeType::kFloat32 : model::ComputeType::kBf16;
+}
+
+std::optional<kv::ElementType> kv_element(config::KvCacheType type) {
+  switch (type) {
+    case config::KvCacheType::kAuto:
+      return std::nullopt;
+    case config::KvCacheType::kBfloat16:
+      return kv::ElementType::kBf16;
+    case config::KvCacheType::kFloat32:
+      return kv::ElementType::kF32;
+    case config::KvCacheType::kInt8:
+      return kv::ElementType::kInt8;
+  }
+  return std::nullopt;
+}
+
+Result<model::ModelOptions> model_options(const config::ServeConfig& config) {
+  model::ModelOptions options;
+  options.compute = compute_type(config);
+  TANDEM_ASSIGN(options.isa, choose_isa(config.isa));
+  options.float32_rest = config.dtype == config::DType::kFloat32;
+  options.tensor_parallel_size = config.tensor_parallel_size;
+  options.kv_element = kv_element(config.kv_cache_type);
+  return options;
 }
 
 std::string random_engine_id() {
@@ -126,34 +152,45 @@ Result<void> Instance::load_model() {
   } else if (config_.generation_config != "vllm") {
     TANDEM_ASSIGN(generation_defaults_, read_generation_folder(config_.generation_config));
   }
-  TANDEM_ASSIGN(const Sizing sizing, size_instance(config_, checkpoint_->config(), available_memory_bytes()));
+  worker::ModelWorkerOptions options;
+  TANDEM_ASSIGN(options.model, model_options(config_));
+  auto one_block = model::kv_layouts(checkpoint_->config(), options.model, config_.block_size, 1);
+  if (!one_block) return one_block.error().context("--tensor-parallel-size");
+  TANDEM_ASSIGN(const Sizing sizing,
+                size_instance(config_, checkpoint_->config(), *one_block, available_memory_bytes()));
   if (!sizing.note.empty()) log::warning("{}", sizing.note);
   max_model_len_ = sizing.max_model_len;
-  worker::ModelWorkerOptions options;
-  options.model.compute = compute_type(config_);
-  TANDEM_ASSIGN(options.model.isa, choose_isa(config_.isa));
+  TANDEM_ASSIGN(ThreadPlacement placement,
+                place_threads(config_, kernels::usable_cpus(), numa_nodes("/sys/devices/system/node")));
+  if (!placement.note.empty()) log::warning("{}", placement.note);
   options.model.max_positions = sizing.max_model_len;
-  options.model.float32_rest = config_.dtype == config::DType::kFloat32;
   options.block_size = config_.block_size;
   options.num_blocks = sizing.num_blocks;
-  options.num_threads = config_.threads;
+  options.num_threads = placement.num_threads;
+  options.cpus = std::move(placement.cpus);
+  options.rank_nodes = std::move(placement.rank_nodes);
   options.max_num_batched_tokens = config_.max_num_batched_tokens;
   log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint_->config().architecture,
             checkpoint_->config().num_layers, checkpoint_->config().vocab_size);
   TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint_, options, progress_lines()));
   log::info(
-      "model ready after {:.1f} s: {} on {} with {} threads, weights {:.0f} MiB, KV {:.0f} MiB ({} blocks of {}), "
-      "max_model_len {}",
+      "model ready after {:.1f} s: {} on {}, TP {} on {} threads, weights {:.0f} MiB, KV {:.0f} MiB of {} ({} blocks "
+      "of {}), max_model_len {}",
       seconds(std::chrono::steady_clock::now() - start), model::compute_name(options.model.compute),
-      kernels::isa_name(options.model.isa), worker->num_threads(),
+      kernels::isa_name(options.model.isa), config_.tensor_parallel_size, worker->num_threads(),
       static_cast<double>(worker->model().weight_bytes()) / kMiB,
-      static_cast<double>(worker->cache().layout().total_bytes()) / kMiB, sizing.num_blocks, config_.block_size,
-      max_model_len_);
+      static_cast<double>(kv::total_bytes(worker->cache().ranks())) / kMiB,
+      kv::element_name(worker->cache().layout().element), sizing.num_blocks, config_.block_size, max_model_len_);
   worker_ = std::move(worker);
   return {};
 }
 
 Result<void> Instance::load_stub() {
+  if (config_.tensor_parallel_size != 1 || config_.kv_cache_type != config::KvCacheType::kAuto)
+    return Status(Code::kUnsupported,
+                  "--load-format stub has one rank and a KV type of its own; leave --tensor-parallel-size and "
+                  "--kv-cache-dtype out",
+                  Scope::kProcess);
   TANDEM_ASSIGN(text_, stub_text(config_));
   TANDEM_ASSIGN(auto options, stub_options(config_, text_.tokenizer->vocab_size()));
   max_model_len_ = config_.max_model_len.value_or(kStubContext);

@@ -16,10 +16,6 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr std::int64_t kDefaultKvCap = 4 * kGiB;
 constexpr std::int64_t kDefaultKvShare = 4;  // one part in four of what is free
 
-bool computes_float32(const config::ServeConfig& config) {
-  return config.dtype == config::DType::kFloat32 && config.quantization == config::Quantization::kNone;
-}
-
 double in_gib(std::int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kGiB); }
 
 Result<std::int64_t> context_length(const config::ServeConfig& config, const model::ModelConfig& model) {
@@ -56,10 +52,6 @@ std::int64_t whole_file_number(const char* path) {
 
 }  // namespace
 
-std::int64_t kv_bytes_per_token(const model::ModelConfig& model, bool float32) {
-  return std::int64_t{2} * model.num_layers * model.num_kv_heads * model.head_dim * (float32 ? 4 : 2);
-}
-
 std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const config::ServeConfig& config) {
   const std::int64_t hidden = model.hidden_size;
   const std::int64_t attention =
@@ -85,11 +77,10 @@ std::int64_t available_memory_bytes() {
 }
 
 Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
-                             std::int64_t memory_bytes) {
+                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes) {
   Sizing sizing;
   TANDEM_ASSIGN(sizing.max_model_len, context_length(config, model));
-  const std::int64_t token_bytes = kv_bytes_per_token(model, computes_float32(config));
-  const std::int64_t block_bytes = token_bytes * config.block_size;
+  const auto block_bytes = static_cast<std::int64_t>(kv::total_bytes(one_block));
   const auto blocks_of = [&](std::int64_t tokens) { return (tokens + config.block_size - 1) / config.block_size; };
   const std::int64_t one_request = times(blocks_of(sizing.max_model_len), block_bytes);
   const bool chosen = config.num_blocks || config.kv_cache_bytes;

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/status.h"
 #include "config/serve_config.h"
+#include "kv/layout.h"
 #include "model/config.h"
 
 namespace tandem::app {
@@ -18,12 +20,12 @@ struct Sizing {
   std::string note;  ///< something the user should know, "" if nothing
 };
 
-/// `memory_bytes`: what this process may use (machine or cgroup). An error names the flag and both numbers.
+/// `one_block`: the ranks' layouts for one block (model::kv_layouts), whose bytes count, replicated heads as often as
+/// they are held. `memory_bytes`: what this process may use (machine or cgroup). An error names the flag and both
+/// numbers.
 Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
-                             std::int64_t memory_bytes);
+                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes);
 
-/// Bytes of KV for one token of this model in this compute type.
-std::int64_t kv_bytes_per_token(const model::ModelConfig& model, bool float32);
 /// Rough size of the loaded weights, before they are loaded.
 std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const config::ServeConfig& config);
 /// Memory that is free for this process now: of the machine, or of its control group if that has less.

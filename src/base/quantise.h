@@ -4,7 +4,9 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace tandem {
@@ -39,6 +41,13 @@ inline float quantise_row(const float* x, std::int64_t count, std::int8_t* out) 
   const bool any = finite && step != 0.0F;
   for (std::int64_t i = 0; i < count; ++i) out[i] = any ? quantise(x[i], step) : std::int8_t{0};
   return step;
+}
+
+/// A KV vector as `count` int8 values and then their scale (KvType::kInt8), by quantise_row(). On every instruction set
+/// the same bits.
+inline void quantise_vector(const float* x, int count, std::byte* out) {
+  const float scale = quantise_row(x, count, reinterpret_cast<std::int8_t*>(out));
+  std::memcpy(out + count, &scale, sizeof(scale));
 }
 
 }  // namespace tandem

@@ -35,7 +35,7 @@ class ServeOptions {
   void add_accepted(FlagList& flags);
   Result<void> merge_hf_overrides();
   Result<void> read_environment(const Environment& environment);
-  Result<void> complete_kv_transfer(const Environment& environment);
+  Result<void> check_binding() const;
 
   ServeConfig config_;
   std::string model_flag_;
@@ -43,6 +43,7 @@ class ServeOptions {
   std::optional<std::string> rope_scaling_;
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;
+  bool binding_given_ = false;
 };
 
 class ProxyOptions {

@@ -52,7 +52,19 @@ enum class LoadFormat { kAuto, kStub };
 enum class Scheduling { kFcfs, kPriority };
 enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
 enum class KvTransport { kAuto, kShm, kTcp };
+enum class KvCacheType { kAuto, kBfloat16, kFloat32, kInt8 };
 enum class ContentFormat { kAuto, kString, kParts };
+
+/// --cpu-bind: which CPUs compute threads may run on.
+struct CpuBinding {
+  enum class Mode {
+    kAuto,   ///< threads stay on a NUMA node, where there are several
+    kNone,   ///< anywhere
+    kLists,  ///< one thread on each CPU listed
+  };
+  Mode mode = Mode::kAuto;
+  std::vector<std::vector<int>> lists;  ///< kLists: each rank's CPUs; all of one length, no CPU twice
+};
 
 /// --override-generation-config: server defaults that stand over those of generation_config.json.
 struct GenerationOverrides {
@@ -81,6 +93,7 @@ struct ServeConfig {
   std::optional<std::int64_t> kv_cache_bytes;  ///< wins over memory_utilization
   std::optional<std::int32_t> num_blocks;      ///< wins over both
   bool enable_prefix_caching = true;
+  KvCacheType kv_cache_type = KvCacheType::kAuto;  ///< auto: the type of computation
 
   // Scheduler.
   std::int32_t max_num_seqs = 128;
@@ -116,7 +129,9 @@ struct ServeConfig {
   std::int32_t tensor_parallel_size = 1;
 
   // System.
-  int threads = 0;  ///< compute threads; 0: one for each CPU this process may use
+  int threads = 0;           ///< compute threads of all ranks together; 0: not said
+  int threads_per_rank = 0;  ///< OMP_NUM_THREADS, counts if `threads` is not said; 0: neither
+  CpuBinding cpu_binding;
   Isa isa = Isa::kAuto;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <set>
 
 #include "base/json.h"
 #include "config/command_options.h"
@@ -59,6 +60,22 @@ Result<std::string> log_level_name(std::string text) {
                                           {"error", "error"},
                                           {"critical", "error"},
                                           {"trace", "debug"}});
+}
+
+Result<CpuBinding> parse_cpu_binding(std::string_view text) {
+  if (text == "auto") return CpuBinding{};
+  if (text == "nobind") return CpuBinding{CpuBinding::Mode::kNone, {}};
+  CpuBinding binding{CpuBinding::Mode::kLists, {}};
+  while (true) {
+    const std::string_view part = text.substr(0, text.find('|'));
+    auto list = parse_cpu_list(part);
+    if (!list)
+      return list.error().context(fmt::format(
+          "'{}' is no list of CPUs (expected auto, nobind, or one list a rank, for example 0-15|16-31)", part));
+    binding.lists.push_back(std::move(*list));
+    if (part.size() == text.size()) return binding;
+    text.remove_prefix(part.size() + 1);
+  }
 }
 
 }  // namespace
@@ -167,6 +184,16 @@ void ServeOptions::add_cache_and_scheduler(FlagList& flags) {
            })
       .nullable();
   flags.toggle("--enable-prefix-caching", "reuse the KV of equal prompt beginnings", config_.enable_prefix_caching);
+  flags.one("--kv-cache-dtype", "TYPE", "type of KV: auto (as computed), bfloat16, float32, int8 (half the memory)",
+            "auto", [this](const std::string& value) -> Result<void> {
+              if (value.starts_with("fp8"))
+                return Status(Code::kUnsupported,
+                              value + " is not in this version: CPUs have no 8-bit floats; int8 takes the same memory");
+              return choice_into<KvCacheType>(config_.kv_cache_type, {{"auto", KvCacheType::kAuto},
+                                                                      {"bfloat16", KvCacheType::kBfloat16},
+                                                                      {"float32", KvCacheType::kFloat32},
+                                                                      {"int8", KvCacheType::kInt8}})(value);
+            });
   flags.group("Scheduler");
   flags
       .one("--max-num-seqs", "N", "requests that run at once", "128, at most the token budget",
@@ -257,8 +284,18 @@ void ServeOptions::add_disaggregation(FlagList& flags) {
                return {};
              });
   flags.group("System");
-  flags.one("--threads", "N", "compute threads; 0: one for each usable CPU (or OMP_NUM_THREADS)", "0",
+  flags.one("--threads", "N",
+            "compute threads of all ranks together; 0: OMP_NUM_THREADS for each rank, or one for each usable CPU", "0",
             integer_into(config_.threads, 0, 1024));
+  flags.one(
+      "--cpu-bind", "WHERE",
+      "CPUs of the compute threads: auto (each stays on a NUMA node), nobind, or a list for each rank, one thread "
+      "a CPU: 0-15|16-31",
+      "auto, or VLLM_CPU_OMP_THREADS_BIND", [this](const std::string& value) -> Result<void> {
+        TANDEM_ASSIGN(config_.cpu_binding, parse_cpu_binding(value));
+        binding_given_ = true;
+        return {};
+      });
   flags.one("--isa", "ISA", "instruction set: auto, portable, avx2, avx512", "auto",
             choice_into<Isa>(
                 config_.isa,
@@ -278,7 +315,10 @@ void ServeOptions::add_parallel(FlagList& flags) {
              })
         .short_form(std::move(short_name));
   };
-  only_one("--tensor-parallel-size", "-tp", "tensor-parallel size");
+  flags
+      .one("--tensor-parallel-size", "N", "ranks among which heads and KV are split, in this process", "1",
+           integer_into(config_.tensor_parallel_size, 1, 1024))
+      .short_form("-tp");
   only_one("--data-parallel-size", "-dp", "data-parallel size");
   only_one("--data-parallel-size-local", "-dpl", "local data-parallel size");
   only_one("--pipeline-parallel-size", "-pp", "pipeline-parallel size");
@@ -351,24 +391,42 @@ Result<void> ServeOptions::merge_hf_overrides() {
 }
 
 Result<void> ServeOptions::read_environment(const Environment& environment) {
-  if (const auto threads = environment("OMP_NUM_THREADS"); threads && !threads->empty() && config_.threads == 0) {
+  if (const auto threads = environment("OMP_NUM_THREADS"); threads && !threads->empty()) {
     // OpenMP allows a list, one number for each nesting level: the first one counts.
-    if (auto result = integer_into(config_.threads, 1, 1024)(threads->substr(0, threads->find(','))); !result)
+    if (auto result = integer_into(config_.threads_per_rank, 1, 1024)(threads->substr(0, threads->find(','))); !result)
       return result.error().context("environment variable OMP_NUM_THREADS");
+  }
+  if (const auto binding = environment("VLLM_CPU_OMP_THREADS_BIND"); binding && !binding->empty() && !binding_given_) {
+    auto parsed = parse_cpu_binding(*binding);
+    if (!parsed) return parsed.error().context("environment variable VLLM_CPU_OMP_THREADS_BIND");
+    config_.cpu_binding = std::move(*parsed);
   }
   config_.advertised_host = environment("VLLM_HOST_IP").value_or("");
   config_.allow_long_max_model_len = environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").value_or("0") == "1";
   return {};
 }
 
-Result<void> ServeOptions::complete_kv_transfer(const Environment& environment) {
-  KvEnvironment kv;
-  kv.rank_table = environment("DISAGGREGATED_PREFILL_RANK_TABLE_PATH").value_or("");
-  kv.visible_devices = environment("ASCEND_RT_VISIBLE_DEVICES").value_or("");
-  kv.rpc_host = environment("VLLM_ASCEND_LLMDD_RPC_IP").value_or("");
-  kv.rpc_port = environment("VLLM_ASCEND_LLMDD_RPC_PORT").value_or("");
-  TANDEM_TRY(apply_environment(*config_.kv_transfer, kv));
-  return check_ports(*config_.kv_transfer, config_.tensor_parallel_size, config_.port);
+Result<void> ServeOptions::check_binding() const {
+  const auto& lists = config_.cpu_binding.lists;
+  if (lists.empty()) return {};
+  const auto refuse = [this](const std::string& what) {
+    return invalid(fmt::format("{}: {}", binding_given_ ? "argument --cpu-bind" : "VLLM_CPU_OMP_THREADS_BIND", what));
+  };
+  if (lists.size() != static_cast<std::size_t>(config_.tensor_parallel_size))
+    return refuse(fmt::format("{} CPU lists for tensor-parallel size {}; give one list a rank, separated by |",
+                              lists.size(), config_.tensor_parallel_size));
+  std::set<int> seen;
+  for (const auto& list : lists) {
+    if (list.size() != lists[0].size())
+      return refuse(fmt::format("lists of {} and of {} CPUs; all ranks need as many, since they wait for each other",
+                                lists[0].size(), list.size()));
+    for (const int cpu : list)
+      if (!seen.insert(cpu).second) return refuse(fmt::format("CPU {} is in two lists", cpu));
+  }
+  if (config_.threads != 0 && static_cast<std::size_t>(config_.threads) != seen.size())
+    return refuse(
+        fmt::format("{} CPUs are listed, but --threads is {}; leave --threads out", seen.size(), config_.threads));
+  return {};
 }
 
 Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positional, const Environment& environment,
@@ -385,14 +443,16 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   TANDEM_TRY(merge_hf_overrides());
   TANDEM_TRY(read_environment(environment));
+  TANDEM_TRY(check_binding());
   if (kv_transfer_config_) {
-    auto parsed = parse_kv_transfer_config(*kv_transfer_config_,
-                                           ParallelSizes{.tensor = config_.tensor_parallel_size, .data = 1}, notes);
+    auto parsed =
+        parse_kv_transfer_config(*kv_transfer_config_, ParallelSizes{.tensor = config_.tensor_parallel_size}, notes);
     if (!parsed) return parsed.error().context("argument --kv-transfer-config");
     config_.kv_transfer = std::move(*parsed);
   }
   if (config_.kv_transfer) {
-    auto complete = complete_kv_transfer(environment);
+    auto complete = apply_environment(*config_.kv_transfer, environment);
+    if (complete) complete = check_ports(*config_.kv_transfer, config_.tensor_parallel_size, config_.port);
     if (!complete) return complete.error().context("argument --kv-transfer-config");
   }
   return config_;

@@ -27,7 +27,7 @@ constexpr std::string_view kSourceHelp = "Prompt tokens by where their KV came f
 /// The labels that routers read, with Python's spellings, as vLLM prints its cache configuration.
 obs::Labels cache_config_labels(const EngineOptions& options, const kv::Layout& layout) {
   return {{"block_size", std::to_string(layout.block_size)},
-          {"cache_dtype", layout.element == kv::ElementType::kBf16 ? "bfloat16" : "float32"},
+          {"cache_dtype", std::string(kv::element_name(layout.element))},
           {"enable_prefix_caching", options.enable_prefix_caching ? "True" : "False"},
           {"engine", "0"},
           {"gpu_memory_utilization", "None"},

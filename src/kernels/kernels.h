@@ -53,19 +53,32 @@ enum class Epilogue {
   kAdd,    ///< y += x W^T + b (the residual stream)
 };
 
-enum class KvType { kBf16, kF32 };
+enum class KvType {
+  kBf16,
+  kF32,
+  kInt8,  ///< head_dim values and then their float32 scale, max|x| / 127 of the vector, unaligned
+};
 
-/// One layer of a paged KV cache, by address. Element (block, k_or_v, head, token, dim) stands at
-/// data + block*block_stride + k_or_v*kv_stride + head*head_stride + (token*head_dim + dim)*element size. Bytes.
+/// One layer of one rank's paged KV cache, by address. The vector of (block, k_or_v, head, token) stands at
+/// data + block*block_stride + k_or_v*kv_stride + head*head_stride + token*vector_bytes(), head counted on this rank.
+/// A rank holds the KV heads that its query heads read; another rank may hold the same ones too.
 struct PagedKv {
   std::byte* data = nullptr;
   std::size_t block_stride = 0;
   std::size_t kv_stride = 0;
   std::size_t head_stride = 0;
-  std::int32_t block_size = 0;  ///< tokens
+  std::int32_t block_size = 0;     ///< tokens
+  std::int32_t first_kv_head = 0;  ///< the model's KV heads [first_kv_head, first_kv_head + num_kv_heads) are here
   std::int32_t num_kv_heads = 0;
+  std::int32_t first_head = 0;  ///< the model's query heads [first_head, first_head + num_heads) are this rank's
+  std::int32_t num_heads = 0;
   std::int32_t head_dim = 0;
   KvType type = KvType::kBf16;
+
+  std::size_t vector_bytes() const {
+    const auto dim = static_cast<std::size_t>(head_dim);
+    return type == KvType::kBf16 ? 2 * dim : type == KvType::kF32 ? 4 * dim : dim + sizeof(float);
+  }
 };
 
 /// The new tokens of one sequence in a step. Token i stands at position first_position + i.
@@ -100,14 +113,19 @@ class Ops {
   virtual void silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows, std::int64_t cols,
                         float* y) const = 0;
 
-  /// Writes k and v (rows with strides ldk, ldv; [num_kv_heads, head_dim] each) to the cache slots of the sequences.
+  // The next two work on the caches of all ranks (at least one; they differ in data, strides and heads only). With a
+  // team whose size is a multiple of the ranks, each rank has its own threads, those next to each other. The result has
+  // the same bits however heads are split.
+
+  /// Writes k and v (rows with strides ldk, ldv; all KV heads of the model, head_dim each) to the cache slots of the
+  /// sequences, every rank its own heads.
   virtual void store_kv(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* k,
-                        std::int64_t ldk, const float* v, std::int64_t ldv, const PagedKv& cache) const = 0;
-  /// Causal attention of q (row stride ldq, [num_heads, head_dim]) over the cache, which already holds the new tokens.
-  /// out has row stride ldo. Query head j reads KV head j / (num_heads / num_kv_heads). Slots past a query's position
-  /// are never read into the result.
+                        std::int64_t ldk, const float* v, std::int64_t ldv, std::span<const PagedKv> ranks) const = 0;
+  /// Causal attention of q (row stride ldq, all query heads of the model) over the caches, which already hold the new
+  /// tokens. out has row stride ldo. Query head j reads KV head j / group. Slots past a query's position are never read
+  /// into the result.
   virtual void attention(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* q,
-                         std::int64_t ldq, std::int32_t num_heads, float scale, const PagedKv& cache, float* out,
+                         std::int64_t ldq, std::int32_t group, float scale, std::span<const PagedKv> ranks, float* out,
                          std::int64_t ldo) const = 0;
 };
 

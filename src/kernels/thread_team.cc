@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "base/status.h"
 
@@ -30,11 +31,11 @@ inline void cpu_relax() {
 #endif
 }
 
-void pin_this_thread(int cpu) {
+void bind_this_thread(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(static_cast<std::size_t>(cpu), &set);
-  // A CPU outside of the container's set is refused; the thread then runs unpinned, which is slower but right.
+  for (const int cpu : cpus) CPU_SET(static_cast<std::size_t>(cpu), &set);
+  // CPUs outside of the container's set are refused; the thread then runs anywhere, which is slower but right.
   (void)sched_setaffinity(0, sizeof(set), &set);
 }
 
@@ -94,16 +95,16 @@ struct ThreadTeam::State {
   }
 };
 
-ThreadTeam::ThreadTeam(int num_threads, std::vector<int> cpus) : state_(std::make_unique<State>()) {
+ThreadTeam::ThreadTeam(int num_threads, const std::vector<std::vector<int>>& cpus) : state_(std::make_unique<State>()) {
   TANDEM_ASSERT(num_threads >= 1, "a thread team needs a thread");
-  TANDEM_ASSERT(cpus.empty() || cpus.size() == static_cast<std::size_t>(num_threads), "one CPU for each thread");
+  TANDEM_ASSERT(cpus.empty() || cpus.size() == static_cast<std::size_t>(num_threads), "CPUs for each thread");
   // With more threads than CPUs a spinning thread would keep the one it waits for from running.
   state_->may_spin = static_cast<std::size_t>(num_threads) <= usable_cpus().size();
-  if (!cpus.empty()) pin_this_thread(cpus[0]);
+  if (!cpus.empty()) bind_this_thread(cpus[0]);
   for (int thread = 1; thread < num_threads; ++thread) {
-    const int cpu = cpus.empty() ? -1 : cpus[static_cast<std::size_t>(thread)];
-    state_->threads.emplace_back([state = state_.get(), thread, cpu] {
-      if (cpu >= 0) pin_this_thread(cpu);
+    std::vector<int> own = cpus.empty() ? std::vector<int>() : cpus[static_cast<std::size_t>(thread)];
+    state_->threads.emplace_back([state = state_.get(), thread, own = std::move(own)] {
+      if (!own.empty()) bind_this_thread(own);
       state->work(thread);
     });
   }

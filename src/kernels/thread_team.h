@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's compute threads: fork-join with static partition, so that results never depend on timing.
+// The compute threads of a process, all ranks together: fork-join with static partition, so that results never depend
+// on timing.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +13,9 @@ namespace tandem::kernels {
 
 class ThreadTeam {
  public:
-  /// `num_threads` >= 1; the thread that calls run() is thread 0. `cpus` (may be empty: no pinning) gives the CPU of
-  /// each thread. Waiting threads spin for a short time, then sleep.
-  explicit ThreadTeam(int num_threads, std::vector<int> cpus = {});
+  /// `num_threads` >= 1; the thread that calls run() is thread 0. `cpus` (may be empty: no binding) gives the
+  /// CPUs that each thread may run on. Waiting threads spin for a short time, then sleep.
+  explicit ThreadTeam(int num_threads, const std::vector<std::vector<int>>& cpus = {});
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;

@@ -4,9 +4,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -98,6 +101,18 @@ Result<std::unique_ptr<CacheMemory>> CacheMemory::create(std::vector<Layout> ran
   for (std::int32_t block = 0; block < layout.num_blocks; ++block) new (first + block) std::atomic<std::uint32_t>(0);
   memory->generations_ = {first, static_cast<std::size_t>(layout.num_blocks)};
   return memory;
+}
+
+void CacheMemory::prefer_node(std::size_t rank, int node) {
+  TANDEM_ASSERT(rank < ranks_.size(), "no such rank");
+  constexpr int kBits = std::numeric_limits<unsigned long>::digits;
+  std::array<unsigned long, 1024 / kBits> nodes{};
+  if (node < 0 || node >= static_cast<int>(nodes.size()) * kBits) return;
+  nodes[static_cast<std::size_t>(node / kBits)] = 1UL << (node % kBits);
+  const Layout& layout = ranks_[rank];
+  // The system call itself: libnuma would be a dependency for this one line. The mask's last bit does not count.
+  (void)syscall(SYS_mbind, data_ + layout.base, round_up(layout.total_bytes(), kPage), MPOL_PREFERRED, nodes.data(),
+                nodes.size() * kBits + 1, 0);
 }
 
 CacheMemory::~CacheMemory() {

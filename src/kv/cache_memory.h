@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owns the KV memory of all ranks of a process: one memfd mapping that a decoder on the same host can map too, holding
-// each rank's region (its Layout says where) and, after them, one generation counter a block. Block ids mean the same on
-// every rank. The counter grows whenever a block is given to a new owner, so that a reader can tell after a copy whether
-// the block was still the one it was promised.
+// each rank's region (its Layout says where) and, after them, one generation counter a block. Block ids mean the same
+// on every rank. The counter grows whenever a block is given to a new owner, so that a reader can tell after a copy
+// whether the block was still the one it was promised.
 #pragma once
 
 #include <atomic>
@@ -27,6 +27,9 @@ class CacheMemory {
   CacheMemory& operator=(const CacheMemory&) = delete;
 
   std::span<const Layout> ranks() const { return ranks_; }
+  /// Asks the kernel to take the rank's pages, whoever touches them first, from a NUMA node; -1: no wish. Only a hint:
+  /// where it is refused (containers do), pages come from the node of the thread that touches them first.
+  void prefer_node(std::size_t rank, int node);
   /// What all ranks agree in: blocks, block size, layers, head dimension, element, fingerprint. Heads and base are the
   /// first rank's.
   const Layout& layout() const { return ranks_.front(); }

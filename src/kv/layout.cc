@@ -32,12 +32,18 @@ std::string_view element_name(ElementType type) {
   return "";
 }
 
+std::size_t total_bytes(std::span<const Layout> ranks) {
+  std::size_t bytes = 0;
+  for (const Layout& layout : ranks) bytes += layout.total_bytes();
+  return bytes;
+}
+
 Result<std::vector<Layout>> split_heads(const Layout& whole, std::int32_t num_heads, std::int32_t tp_size) {
   if (tp_size < 1 || num_heads % tp_size != 0) {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("tensor parallel size {} does not divide the model's {} attention heads", tp_size,
-                              num_heads),
-                  Scope::kProcess);
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("tensor parallel size {} does not divide the model's {} attention heads", tp_size, num_heads),
+        Scope::kProcess);
   }
   const std::int32_t heads_per_rank = num_heads / tp_size;
   const std::int32_t group = num_heads / whole.total_kv_heads;  // query heads that read one KV head

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,9 @@ struct Layout {
            static_cast<std::size_t>(token) * token_bytes();
   }
 };
+
+/// Bytes of all ranks together.
+std::size_t total_bytes(std::span<const Layout> ranks);
 
 /// Splits a model's KV (`whole`: all heads, base 0) over `tp_size` ranks. Rank r computes query heads
 /// [r * num_heads / tp_size, (r + 1) * num_heads / tp_size) and holds every KV head that those read: KV heads are split

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "kernels/kernels.h"
@@ -32,7 +34,15 @@ struct ModelOptions {
   /// What W8A8 does not quantise (embedding, lm_head, KV) in float32, as the golden W8A8 values want it; BF16
   /// otherwise.
   bool float32_rest = false;
+  /// Ranks among which heads and KV are split. Changes no bit of the logits.
+  std::int32_t tensor_parallel_size = 1;
+  std::optional<kv::ElementType> kv_element;  ///< nullopt: float32 if the rest is, else BF16
 };
+
+/// The KV of a model with these options, rank by rank (kv::split_heads), without fingerprint. An error names the number
+/// that cannot be split: attention heads or intermediate size. (A vocabulary can always be split.)
+Result<std::vector<kv::Layout>> kv_layouts(const ModelConfig& config, const ModelOptions& options,
+                                           std::int32_t block_size, std::int32_t num_blocks);
 
 enum class LogitsOf { kNone, kLast, kAll };
 
@@ -46,7 +56,8 @@ struct SequenceInput {
 
 class Model {
  public:
-  /// Reads and packs all weights with the team's threads. `progress` (may be empty) gets the share done, 0..1.
+  /// Reads and packs all weights with the team's threads. `progress` (may be empty) gets the share done, 0..1. Options
+  /// that do not fit the model are refused before that.
   static Result<std::unique_ptr<Model>> load(const Checkpoint& checkpoint, const ModelOptions& options,
                                              kernels::ThreadTeam& team,
                                              const std::function<void(double)>& progress = {});
@@ -54,8 +65,9 @@ class Model {
 
   virtual const ModelConfig& config() const = 0;
   virtual std::size_t weight_bytes() const = 0;
-  /// Geometry for this model's KV (BF16, or F32 for ComputeType::kFloat32 and float32_rest), fingerprint filled in.
-  virtual kv::Layout kv_layout(std::int32_t block_size, std::int32_t num_blocks) const = 0;
+  /// Geometry of this model's KV on each rank, fingerprint filled in. The fingerprint does not depend on the KV's type
+  /// or on the number of ranks: instances that differ in them exchange KV.
+  virtual std::vector<kv::Layout> kv_layouts(std::int32_t block_size, std::int32_t num_blocks) const = 0;
   /// Runs one pass: writes the tokens' KV and, for the rows asked for in order of the sequences, logits
   /// [rows, vocab_size] (float32). `logits` must have room for them. `on_layer` (may be empty) hears of each layer once
   /// its KV is written. One caller at a time.

@@ -2,6 +2,11 @@
 // The forward pass of Llama, Qwen2 and Qwen3 (spec: model_formats.md 1.3). The residual stream is float32; every
 // rounding to BF16 or int8 happens inside a linear layer, on its input, so that splitting or joining calls changes
 // nothing.
+//
+// Tensor parallelism: where is the all-reduce? There is none. Ranks share one thread team and one memory, so every
+// linear layer, o_proj and down_proj too, is split by its outputs (the team's threads take contiguous rows of the
+// packed weights, the threads of a rank next to each other), and the barrier at the end of a kernel is the all-gather.
+// No sum over K is cut, so the number of ranks changes no bit. docs/architecture.md, "Tensor parallelism".
 #include <fmt/format.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -49,6 +54,23 @@ class Scratch {
   std::size_t size_ = 0;
 };
 
+bool has_bf16_rest(const ModelOptions& options) {
+  return options.compute != ComputeType::kFloat32 && !options.float32_rest;
+}
+
+kernels::KvType kv_type(kv::ElementType element) {
+  switch (element) {
+    case kv::ElementType::kBf16:
+      return kernels::KvType::kBf16;
+    case kv::ElementType::kF32:
+      return kernels::KvType::kF32;
+    case kv::ElementType::kInt8:
+      return kernels::KvType::kInt8;
+  }
+  TANDEM_ASSERT(false, "unknown KV element type");
+  return kernels::KvType::kF32;
+}
+
 class Transformer : public Model {
  public:
   Transformer(const ModelConfig& config, const ModelOptions& options, const kernels::Ops& ops,
@@ -62,27 +84,23 @@ class Transformer : public Model {
         fingerprint_(std::move(fingerprint)),
         q_size_(static_cast<std::int64_t>(config.num_heads) * config.head_dim),
         kv_size_(static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim),
-        bf16_rest_(options.compute != ComputeType::kFloat32 && !options.float32_rest) {}
+        bf16_rest_(has_bf16_rest(options)) {}
 
   const ModelConfig& config() const override { return config_; }
   std::size_t weight_bytes() const override { return weights_.bytes; }
 
-  kv::Layout kv_layout(std::int32_t block_size, std::int32_t num_blocks) const override {
-    kv::Layout layout;
-    layout.num_layers = config_.num_layers;
-    layout.num_blocks = num_blocks;
-    layout.block_size = block_size;
-    layout.total_kv_heads = config_.num_kv_heads;
-    layout.num_kv_heads = config_.num_kv_heads;
-    layout.head_dim = config_.head_dim;
-    layout.element = bf16_rest_ ? kv::ElementType::kBf16 : kv::ElementType::kF32;
-    layout.fingerprint = fingerprint_;
-    return layout;
+  std::vector<kv::Layout> kv_layouts(std::int32_t block_size, std::int32_t num_blocks) const override {
+    // load() has refused what cannot be split.
+    std::vector<kv::Layout> ranks = *model::kv_layouts(config_, options_, block_size, num_blocks);
+    for (kv::Layout& layout : ranks) layout.fingerprint = fingerprint_;
+    return ranks;
   }
 
   void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits,
                const std::function<void(std::int32_t layer)>& on_layer) override {
     on_layer_ = &on_layer;
+    TANDEM_ASSERT(cache.ranks().size() == static_cast<std::size_t>(options_.tensor_parallel_size),
+                  "the KV cache has another number of ranks");
     plan(sequences, cache.layout());
     if (num_rows_ == 0) return;
     TANDEM_ASSERT(logits.size() >= wanted_rows_.size() * static_cast<std::size_t>(config_.vocab_size),
@@ -147,18 +165,25 @@ class Transformer : public Model {
     team_.run([&](int thread) { rows(num_rows_ * thread / team_.size(), num_rows_ * (thread + 1) / team_.size()); });
   }
 
-  kernels::PagedKv paged(std::int32_t layer, kv::CacheMemory& cache) const {
-    const kv::Layout& layout = cache.layout();
-    kernels::PagedKv view;
-    view.data = cache.data() + layout.offset(layer, 0, 0, 0, 0);
-    view.block_stride = layout.block_bytes();
-    view.kv_stride = layout.kv_bytes();
-    view.head_stride = layout.head_bytes();
-    view.block_size = layout.block_size;
-    view.num_kv_heads = layout.num_kv_heads;
-    view.head_dim = layout.head_dim;
-    view.type = layout.element == kv::ElementType::kF32 ? kernels::KvType::kF32 : kernels::KvType::kBf16;
-    return view;
+  // The ranks' caches of one layer.
+  std::span<const kernels::PagedKv> paged(std::int32_t layer, kv::CacheMemory& cache) {
+    ranks_.clear();
+    const std::int32_t heads = config_.num_heads / options_.tensor_parallel_size;
+    for (const kv::Layout& layout : cache.ranks()) {
+      kernels::PagedKv& view = ranks_.emplace_back();
+      view.data = cache.data() + layout.offset(layer, 0, 0, 0, 0);
+      view.block_stride = layout.block_bytes();
+      view.kv_stride = layout.kv_bytes();
+      view.head_stride = layout.head_bytes();
+      view.block_size = layout.block_size;
+      view.first_kv_head = layout.first_kv_head;
+      view.num_kv_heads = layout.num_kv_heads;
+      view.first_head = static_cast<std::int32_t>(ranks_.size() - 1) * heads;
+      view.num_heads = heads;
+      view.head_dim = layout.head_dim;
+      view.type = kv_type(layout.element);
+    }
+    return ranks_;
   }
 
   // Projects all rows, writes their KV, and attends for the rows of `queries` (into the same rows of the result).
@@ -179,13 +204,14 @@ class Transformer : public Model {
     // q and k stand side by side: one call turns both.
     ops_.rope(team_, qkv, width, num_rows_, config_.num_heads + config_.num_kv_heads, config_.head_dim,
               positions_.data(), rope_.cos.data(), rope_.sin.data());
-    const kernels::PagedKv view = paged(layer, cache);
-    ops_.store_kv(team_, sequences_, k, width, k + kv_size_, width, view);
+    const std::span<const kernels::PagedKv> ranks = paged(layer, cache);
+    ops_.store_kv(team_, sequences_, k, width, k + kv_size_, width, ranks);
     if (*on_layer_) (*on_layer_)(layer);
     float* attended = attended_.get(num_rows_, q_size_);
     if (queries.empty()) return attended;
     const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
-    ops_.attention(team_, queries, qkv, width, config_.num_heads, scale, view, attended, q_size_);
+    ops_.attention(team_, queries, qkv, width, config_.num_heads / config_.num_kv_heads, scale, ranks, attended,
+                   q_size_);
     return attended;
   }
 
@@ -258,10 +284,12 @@ class Transformer : public Model {
   const bool bf16_rest_;
 
   // The pass in work.
+  const std::function<void(std::int32_t layer)>* on_layer_ = nullptr;
   std::int64_t num_rows_ = 0;
   std::vector<kernels::AttentionSequence> sequences_;
   std::vector<kernels::AttentionSequence> wanted_sequences_;  ///< the same, cut to the rows whose logits are wanted
   std::vector<std::int64_t> wanted_rows_;
+  std::vector<kernels::PagedKv> ranks_;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> tokens_;
   Scratch x_;          ///< [rows, H], the residual stream
@@ -295,9 +323,30 @@ std::string_view compute_name(ComputeType type) {
   return "unknown";
 }
 
+Result<std::vector<kv::Layout>> kv_layouts(const ModelConfig& config, const ModelOptions& options,
+                                           std::int32_t block_size, std::int32_t num_blocks) {
+  kv::Layout whole;
+  whole.num_layers = config.num_layers;
+  whole.num_blocks = num_blocks;
+  whole.block_size = block_size;
+  whole.total_kv_heads = config.num_kv_heads;
+  whole.num_kv_heads = config.num_kv_heads;
+  whole.head_dim = config.head_dim;
+  whole.element = options.kv_element.value_or(has_bf16_rest(options) ? kv::ElementType::kBf16 : kv::ElementType::kF32);
+  const std::int32_t tp_size = options.tensor_parallel_size;
+  TANDEM_ASSIGN(auto ranks, kv::split_heads(whole, config.num_heads, tp_size));
+  if (config.intermediate_size % tp_size != 0)
+    return Status(Code::kInvalidArgument,
+                  fmt::format("tensor parallel size {} does not divide the model's intermediate size {}", tp_size,
+                              config.intermediate_size),
+                  Scope::kProcess);
+  return ranks;
+}
+
 Result<std::unique_ptr<Model>> Model::load(const Checkpoint& checkpoint, const ModelOptions& options,
                                            kernels::ThreadTeam& team, const std::function<void(double)>& progress) {
   const ModelConfig& config = checkpoint.config();
+  TANDEM_TRY(model::kv_layouts(config, options, 1, 1));
   TANDEM_ASSIGN(const kernels::Ops* const ops, kernels::ops_for(options.isa));
   const std::int64_t positions = options.max_positions > 0 ? options.max_positions : config.max_context;
   if (positions < 1 || positions > kMaxRopeBytes / (4 * config.head_dim))

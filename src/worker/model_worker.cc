@@ -21,8 +21,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-std::int32_t blocks_for_bytes(const kv::Layout& layout, std::size_t bytes) {
-  const std::size_t block = static_cast<std::size_t>(layout.num_layers) * layout.block_bytes();
+std::int32_t blocks_for_bytes(std::span<const kv::Layout> one_block, std::size_t bytes) {
+  const std::size_t block = kv::total_bytes(one_block);
   TANDEM_ASSERT(block > 0, "a layout has layers, heads and a block size");
   constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
   return static_cast<std::int32_t>(std::min(bytes / block, kMost));
@@ -43,9 +43,8 @@ void ModelWorker::submit(std::shared_ptr<const StepPlan> plan, std::function<voi
 }
 
 Result<void> ModelWorker::start(const model::Checkpoint& checkpoint, const std::function<void(double)>& progress) {
-  std::size_t num_threads = options_.cpus.size();
-  if (num_threads == 0 && options_.num_threads > 0) num_threads = static_cast<std::size_t>(options_.num_threads);
-  if (num_threads == 0) num_threads = kernels::usable_cpus().size();
+  const std::size_t num_threads =
+      options_.num_threads > 0 ? static_cast<std::size_t>(options_.num_threads) : kernels::usable_cpus().size();
   team_ = std::make_unique<kernels::ThreadTeam>(static_cast<int>(num_threads), options_.cpus);
   samplers_.resize(num_threads);
   TANDEM_ASSIGN(model_, model::Model::load(checkpoint, options_.model, *team_, progress));
@@ -54,15 +53,17 @@ Result<void> ModelWorker::start(const model::Checkpoint& checkpoint, const std::
 }
 
 Result<void> ModelWorker::make_cache() {
-  const kv::Layout one_block = model_->kv_layout(options_.block_size, 1);
+  const std::vector<kv::Layout> one_block = model_->kv_layouts(options_.block_size, 1);
   if (options_.num_blocks == 0) options_.num_blocks = blocks_for_bytes(one_block, options_.kv_bytes);
   if (options_.num_blocks < 1) {
     return Status(Code::kResourceExhausted,
                   fmt::format("KV memory of {} bytes is less than one block of {} tokens ({} bytes); give it more",
-                              options_.kv_bytes, options_.block_size, one_block.total_bytes()),
+                              options_.kv_bytes, options_.block_size, kv::total_bytes(one_block)),
                   Scope::kProcess);
   }
-  TANDEM_ASSIGN(cache_, kv::CacheMemory::create(model_->kv_layout(options_.block_size, options_.num_blocks)));
+  TANDEM_ASSIGN(cache_, kv::CacheMemory::create(model_->kv_layouts(options_.block_size, options_.num_blocks)));
+  for (std::size_t rank = 0; rank < options_.rank_nodes.size(); ++rank)
+    cache_->prefer_node(rank, options_.rank_nodes[rank]);
   return {};
 }
 

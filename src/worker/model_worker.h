@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker that runs a model: a runner thread, its thread team, the weights and the KV memory of one rank.
+// The worker that runs a model: a runner thread, its thread team, the weights, and the KV memory of all its ranks.
 //
-// Threads. The runner thread is thread 0 of the team; it loads the model (so that weights are packed by the threads
-// that read them), warms it up, and runs every step. submit() is called by the engine thread; cache() may be used by
-// transfer threads at any time, under the block pool's and the leases' rules.
+// Threads. The runner thread is thread 0 of the team; it loads the model (so that weights are packed, and their pages
+// first touched, by the threads that read them), warms it up, and runs every step. submit() is called by the engine
+// thread; cache() may be used by transfer threads at any time, under the block pool's and the leases' rules.
 #pragma once
 
 #include <cstddef>
@@ -29,15 +29,17 @@ struct ModelWorkerOptions {
   std::int32_t block_size = 16;
   std::int32_t num_blocks = 0;   ///< 0: as many as fit kv_bytes
   std::size_t kv_bytes = 0;      ///< looked at if num_blocks is 0
-  std::vector<int> cpus;         ///< one thread pinned to each; empty: num_threads threads, not pinned
-  std::int32_t num_threads = 0;  ///< 0: one for each CPU this process may use
+  std::int32_t num_threads = 0;  ///< of all ranks together; 0: one for each CPU this process may use
+  /// The CPUs that each thread may run on; empty: all. A rank's threads are next to each other if they divide evenly.
+  std::vector<std::vector<int>> cpus;
+  std::vector<int> rank_nodes;  ///< NUMA node of each rank's KV, -1 for any; empty: any
   /// The largest step there will be; the warm-up has this many tokens, so that buffers are there before the first
   /// request.
   std::int32_t max_num_batched_tokens = 512;
 };
 
-/// How many KV blocks fit `bytes`; layout.num_blocks is not looked at.
-std::int32_t blocks_for_bytes(const kv::Layout& layout, std::size_t bytes);
+/// How many KV blocks fit `bytes`. `one_block`: the ranks' layouts for one block.
+std::int32_t blocks_for_bytes(std::span<const kv::Layout> one_block, std::size_t bytes);
 
 class ModelWorker final : public Worker {
  public:

@@ -64,7 +64,7 @@ ModelRunner::ModelRunner(const model::Checkpoint& checkpoint, const model::Model
   auto loaded = model::Model::load(checkpoint, options, team_);
   TANDEM_ASSERT(loaded.has_value(), loaded.error().message().c_str());
   model_ = std::move(*loaded);
-  auto memory = kv::CacheMemory::create(model_->kv_layout(block_size, num_blocks));
+  auto memory = kv::CacheMemory::create(model_->kv_layouts(block_size, num_blocks));
   TANDEM_ASSERT(memory.has_value(), memory.error().message().c_str());
   cache_ = std::move(*memory);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over paged KV: cuts the work into items, walks tiles and partitions in position order.
+// Attention over paged KV: cuts the work into items, walks tiles and partitions in position order. Tiles of int8 KV are
+// expanded before they are used. Ranks change nothing but which thread does which item.
 //
 // For one query the order of operations is: partitions of 512 positions, cut at absolute multiples and merged in
 // order; in each, tiles of 64 positions, cut at absolute multiples, with a running maximum. What else shares the item,
@@ -23,29 +24,51 @@ constexpr std::int64_t kQueriesThatFetch = 8;
 /// Memory for partial states when partitions of one query are shared between threads.
 constexpr std::size_t kPartialBytes = std::size_t{32} << 20;
 
-/// Rows [row, row + rows) of a sequence and one KV head; all partitions, or one of them.
+/// Rows [row, row + rows) of a sequence and the query heads of one rank that read one KV head; all partitions, or one
+/// of them.
 struct Item {
   const AttentionSequence* sequence;
+  const PagedKv* cache;
+  int rank;
   std::int64_t token;  ///< first row, counted in the sequence
   std::int64_t rows;
-  std::int32_t kv_head;
+  std::int32_t kv_head;     ///< counted on the rank
+  std::int32_t first_head;  ///< query heads [first_head, first_head + heads), counted in the model
+  std::int32_t heads;
   std::int64_t partition_begin;
   std::int64_t partition_end;
   std::size_t partial;  ///< index of the first partial state (shared partitions only)
 };
 
+/// Memory of one thread.
+struct Space {
+  std::byte* tile;     ///< int8 KV only: kTile expanded K vectors, then the V vectors
+  std::byte* queries;  ///< prepared
+  std::byte* rest;
+};
+
 class AttentionRun {
  public:
   AttentionRun(const KernelTable& table, std::span<const AttentionSequence> sequences, const float* q, std::int64_t ldq,
-               std::int32_t num_heads, float scale, const PagedKv& cache, float* out, std::int64_t ldo)
-      : table_(table), q_(q), ldq_(ldq), scale_(scale), cache_(cache), out_(out), ldo_(ldo) {
-    TANDEM_ASSERT(cache.num_kv_heads > 0 && num_heads % cache.num_kv_heads == 0,
-                  "query heads are a multiple of KV heads");
-    group_ = num_heads / cache.num_kv_heads;
-    row_tile_ = std::max<std::int64_t>(1, kQueriesPerItem / group_);
-    query_bytes_ = static_cast<std::size_t>(padded_dim(cache.head_dim)) * sizeof(float);
-    state_floats_ = static_cast<std::size_t>(kStateHeader + padded_dim(cache.head_dim));
-    for (const auto& sequence : sequences) add_items(sequence);
+               std::int32_t group, float scale, std::span<const PagedKv> ranks, float* out, std::int64_t ldo)
+      : table_(table),
+        q_(q),
+        ldq_(ldq),
+        scale_(scale),
+        ranks_(ranks),
+        out_(out),
+        ldo_(ldo),
+        group_(group),
+        head_dim_(ranks.front().head_dim),
+        expand_(ranks.front().type == KvType::kInt8),
+        bf16_(ranks.front().type == KvType::kBf16 || (expand_ && table.int8_kv_as_bf16)),
+        row_tile_(std::max<std::int64_t>(1, kQueriesPerItem / group)) {
+    query_bytes_ = static_cast<std::size_t>(padded_dim(head_dim_)) * sizeof(float);
+    state_floats_ = static_cast<std::size_t>(kStateHeader + padded_dim(head_dim_));
+    expanded_bytes_ = static_cast<std::size_t>(padded_dim(head_dim_)) * (bf16_ ? 2 : 4);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (const auto& sequence : sequences) add_items(sequence, static_cast<int>(rank));
+    }
   }
 
   void run(ThreadTeam& team) {
@@ -58,18 +81,25 @@ class AttentionRun {
   }
 
  private:
-  void add_items(const AttentionSequence& sequence) {
+  void add_items(const AttentionSequence& sequence, int rank) {
+    const PagedKv& cache = ranks_[static_cast<std::size_t>(rank)];
+    TANDEM_ASSERT(cache.head_dim == head_dim_ && cache.type == ranks_.front().type, "ranks differ in heads only");
     for (std::int64_t token = 0; token < sequence.num_tokens; token += row_tile_) {
       const std::int64_t rows = std::min(row_tile_, sequence.num_tokens - token);
       const std::int64_t positions = sequence.first_position + token + rows;
       const std::int64_t partitions = (positions + kPartition - 1) / kPartition;
-      for (std::int32_t head = 0; head < cache_.num_kv_heads; ++head) {
-        items_.push_back({&sequence, token, rows, head, 0, partitions, 0});
+      for (std::int32_t kv_head = 0; kv_head < cache.num_kv_heads; ++kv_head) {
+        // The KV head's group may reach into neighbouring ranks; they do their part of it on copies of their own.
+        const std::int32_t first = std::max((cache.first_kv_head + kv_head) * group_, cache.first_head);
+        const std::int32_t end =
+            std::min((cache.first_kv_head + kv_head + 1) * group_, cache.first_head + cache.num_heads);
+        if (first >= end) continue;
+        items_.push_back({&sequence, &cache, rank, token, rows, kv_head, first, end - first, 0, partitions, 0});
       }
     }
   }
 
-  std::int64_t queries(const Item& item) const { return item.rows * group_; }
+  std::int64_t queries(const Item& item) const { return item.rows * item.heads; }
   std::int64_t last_position(const Item& item) const {
     return item.sequence->first_position + item.token + item.rows - 1;
   }
@@ -91,44 +121,57 @@ class AttentionRun {
     return most > 1 && partials * state_floats_ * sizeof(float) <= kPartialBytes;
   }
 
-  /// Calls body(thread, item) for each item, on the threads in contiguous shares of equal cost.
+  /// Calls body(thread, item) for each item; the threads of a rank, or all threads for all ranks, take contiguous
+  /// shares of equal cost.
   template <class Body>
   void for_items(ThreadTeam& team, const std::vector<Item>& items, const Body& body) const {
-    std::int64_t total = 0;
-    for (const auto& item : items) total += cost(item);
+    std::vector<std::int64_t> of_rank(ranks_.size(), 0);
+    std::int64_t all = 0;
+    for (const auto& item : items) {
+      of_rank[static_cast<std::size_t>(item.rank)] += cost(item);
+      all += cost(item);
+    }
     constexpr std::int64_t kInlineCost = 16 * 1024;
-    if (team.size() == 1 || total * cache_.head_dim < kInlineCost) {
+    if (team.size() == 1 || all * head_dim_ < kInlineCost) {
       for (const auto& item : items) body(0, item);
       return;
     }
     team.run([&](int thread) {
+      const RankShare share = share_of_ranks(thread, team.size(), static_cast<int>(ranks_.size()));
+      const std::int64_t total = share.count == 1 ? of_rank[static_cast<std::size_t>(share.first)] : all;
       std::int64_t before = 0;
       for (const auto& item : items) {
+        if (item.rank < share.first || item.rank >= share.first + share.count) continue;
         // An item belongs to the thread in whose share of the cost its middle lies.
         const std::int64_t middle = before + cost(item) / 2;
-        if (std::min<std::int64_t>(middle * team.size() / total, team.size() - 1) == thread) body(thread, item);
+        const std::int64_t owner = std::min<std::int64_t>(middle * share.members / total, share.members - 1);
+        if (owner == share.member) body(thread, item);
         before += cost(item);
       }
     });
   }
 
-  /// Memory of one thread: prepared queries, the states of a partition and the states over all partitions.
-  std::size_t thread_bytes() const {
-    const auto most = static_cast<std::size_t>(row_tile_ * group_);
-    return most * (query_bytes_ + 2 * state_floats_ * sizeof(float));
+  std::size_t most_queries() const { return static_cast<std::size_t>(row_tile_ * group_); }
+  std::size_t tile_bytes() const { return expand_ ? 2 * std::size_t{kTile} * expanded_bytes_ : 0; }
+  /// Memory of one thread that also keeps `rest` bytes.
+  std::size_t space_bytes(std::size_t rest) const { return tile_bytes() + most_queries() * query_bytes_ + rest; }
+  Space space_of(int thread, std::byte* scratch, std::size_t rest) const {
+    std::byte* own = scratch + space_bytes(rest) * static_cast<std::size_t>(thread);
+    return {own, own + tile_bytes(), own + space_bytes(0)};
   }
 
   void run_whole(ThreadTeam& team) {
-    std::byte* scratch = team.scratch(thread_bytes() * static_cast<std::size_t>(team.size()));
+    // The states of a partition and the states over all partitions.
+    const std::size_t states_bytes = most_queries() * state_floats_ * sizeof(float);
+    std::byte* scratch = team.scratch(space_bytes(2 * states_bytes) * static_cast<std::size_t>(team.size()));
     for_items(team, items_, [&](int thread, const Item& item) {
-      std::byte* own = scratch + thread_bytes() * static_cast<std::size_t>(thread);
-      const auto count = static_cast<std::size_t>(row_tile_ * group_);
-      auto* part = reinterpret_cast<float*>(own + count * query_bytes_);
-      float* whole = part + count * state_floats_;
-      prepare_queries(item, own);
+      const Space space = space_of(thread, scratch, 2 * states_bytes);
+      auto* part = reinterpret_cast<float*>(space.rest);
+      float* whole = part + most_queries() * state_floats_;
+      prepare_queries(item, space.queries);
       for (std::int64_t partition = 0; partition < item.partition_end; ++partition) {
         float* states = partition == 0 ? whole : part;
-        compute_partition(item, partition, own, states);
+        compute_partition(item, partition, space, states);
         if (partition > 0) merge(item, partition, whole, part);
       }
       finish(item, whole);
@@ -149,14 +192,13 @@ class AttentionRun {
         num_states += static_cast<std::size_t>(queries(item));
       }
     }
-    const auto count = static_cast<std::size_t>(row_tile_ * group_);
-    const std::size_t queries_bytes = count * query_bytes_ * static_cast<std::size_t>(team.size());
-    std::byte* scratch = team.scratch(queries_bytes + num_states * state_floats_ * sizeof(float));
-    auto* states = reinterpret_cast<float*>(scratch + queries_bytes);
+    const std::size_t spaces_bytes = space_bytes(0) * static_cast<std::size_t>(team.size());
+    std::byte* scratch = team.scratch(spaces_bytes + num_states * state_floats_ * sizeof(float));
+    auto* states = reinterpret_cast<float*>(scratch + spaces_bytes);
     for_items(team, pieces, [&](int thread, const Item& piece) {
-      std::byte* own = scratch + count * query_bytes_ * static_cast<std::size_t>(thread);
-      prepare_queries(piece, own);
-      compute_partition(piece, piece.partition_begin, own, states + piece.partial * state_floats_);
+      const Space space = space_of(thread, scratch, 0);
+      prepare_queries(piece, space.queries);
+      compute_partition(piece, piece.partition_begin, space, states + piece.partial * state_floats_);
     });
     for (const auto& item : items_) {
       float* whole = states + item.partial * state_floats_;
@@ -168,15 +210,14 @@ class AttentionRun {
   }
 
   const float* query(const Item& item, std::int64_t row, std::int64_t head) const {
-    return q_ + (item.sequence->first_row + item.token + row) * ldq_ +
-           (std::int64_t{item.kv_head} * group_ + head) * cache_.head_dim;
+    return q_ + (item.sequence->first_row + item.token + row) * ldq_ + (item.first_head + head) * head_dim_;
   }
 
   void prepare_queries(const Item& item, std::byte* prepared) const {
     for (std::int64_t row = 0; row < item.rows; ++row) {
-      for (std::int64_t head = 0; head < group_; ++head) {
-        table_.prepare_query(query(item, row, head), cache_.head_dim, cache_.type == KvType::kBf16,
-                             prepared + static_cast<std::size_t>(row * group_ + head) * query_bytes_);
+      for (std::int64_t head = 0; head < item.heads; ++head) {
+        table_.prepare_query(query(item, row, head), head_dim_, bf16_,
+                             prepared + static_cast<std::size_t>(row * item.heads + head) * query_bytes_);
       }
     }
   }
@@ -187,7 +228,7 @@ class AttentionRun {
     const std::byte* v[kTile];
   };
 
-  void compute_partition(const Item& item, std::int64_t partition, const std::byte* prepared, float* states) const {
+  void compute_partition(const Item& item, std::int64_t partition, const Space& space, float* states) const {
     for (std::int64_t i = 0; i < queries(item); ++i) {
       float* state = states + static_cast<std::size_t>(i) * state_floats_;
       std::memset(state, 0, state_floats_ * sizeof(float));
@@ -201,8 +242,38 @@ class AttentionRun {
       // With many queries a tile is computed for longer than it takes to come; the fetches would only be in the way.
       const bool fetch = queries(item) <= kQueriesThatFetch && begin + kTile <= last_position(item);
       if (begin + kTile <= last_position(item)) tile_addresses(item, begin + kTile, addresses[1 - current]);
-      compute_tile(item, begin, prepared, states, addresses[current], fetch ? &addresses[1 - current] : nullptr);
+      const Addresses* next = fetch ? &addresses[1 - current] : nullptr;
+      if (expand_) {
+        const std::int64_t positions = std::min<std::int64_t>(kTile, last_position(item) + 1 - begin);
+        Addresses expanded;
+        expand_tile(addresses[current], positions, next, space.tile, expanded);
+        compute_tile(item, begin, space.queries, states, expanded, nullptr);
+      } else {
+        compute_tile(item, begin, space.queries, states, addresses[current], next);
+      }
       current = 1 - current;
+    }
+  }
+
+  /// Writes a tile of int8 vectors to `memory` in the type that the tile kernel takes.
+  void expand_tile(const Addresses& packed, std::int64_t positions, const Addresses* next, std::byte* memory,
+                   Addresses& expanded) const {
+    const std::size_t vector_bytes = ranks_.front().vector_bytes();
+    const auto expand = [&](const std::byte* from, const std::byte* fetch, std::byte* to) {
+      for (std::size_t byte = 0; fetch != nullptr && byte < vector_bytes; byte += 64) {
+        __builtin_prefetch(fetch + byte, 0, 2);
+      }
+      table_.expand_int8(from, head_dim_, to);
+    };
+    for (std::int64_t i = 0; i < kTile; ++i) {
+      const auto row = static_cast<std::size_t>(std::min(i, positions - 1));
+      expanded.k[i] = memory + row * expanded_bytes_;
+      expanded.v[i] = memory + (std::size_t{kTile} + row) * expanded_bytes_;
+    }
+    for (std::int64_t i = 0; i < positions; ++i) {
+      const auto row = static_cast<std::size_t>(i);
+      expand(packed.k[i], next == nullptr ? nullptr : next->k[i], memory + row * expanded_bytes_);
+      expand(packed.v[i], next == nullptr ? nullptr : next->v[i], memory + (kTile + row) * expanded_bytes_);
     }
   }
 
@@ -216,14 +287,14 @@ class AttentionRun {
       const std::int64_t visible = std::min(end, first_position + row + 1) - begin;
       const std::int64_t rows = begin + visible == end ? item.rows - row : 1;
       const AttentionQueries queries_of_rows{
-          .q = prepared + static_cast<std::size_t>(row * group_) * query_bytes_,
+          .q = prepared + static_cast<std::size_t>(row * item.heads) * query_bytes_,
           .q_stride = query_bytes_,
-          .state = states + static_cast<std::size_t>(row * group_) * state_floats_,
+          .state = states + static_cast<std::size_t>(row * item.heads) * state_floats_,
           .state_stride = state_floats_,
-          .count = static_cast<int>(rows * group_),
-          .head_dim = cache_.head_dim,
+          .count = static_cast<int>(rows * item.heads),
+          .head_dim = head_dim_,
           .scale = scale_,
-          .kv_bf16 = cache_.type == KvType::kBf16,
+          .kv_bf16 = bf16_,
       };
       table_.attend_tile(queries_of_rows, {.k = addresses.k,
                                            .v = addresses.v,
@@ -235,14 +306,15 @@ class AttentionRun {
   }
 
   void tile_addresses(const Item& item, std::int64_t begin, Addresses& addresses) const {
-    const std::size_t stride = static_cast<std::size_t>(cache_.head_dim) * (cache_.type == KvType::kBf16 ? 2 : 4);
+    const PagedKv& cache = *item.cache;
+    const std::size_t stride = cache.vector_bytes();
     const std::int64_t end = std::min(begin + kTile, last_position(item) + 1);
     for (std::int64_t position = begin; position < end;) {
-      const std::byte* address = kv_address(cache_, item.sequence->block_table, false, item.kv_head, position);
-      const std::int64_t block_end = (position / cache_.block_size + 1) * cache_.block_size;
+      const std::byte* address = kv_address(cache, item.sequence->block_table, false, item.kv_head, position);
+      const std::int64_t block_end = (position / cache.block_size + 1) * cache.block_size;
       for (const std::int64_t stop = std::min(end, block_end); position < stop; ++position, address += stride) {
         addresses.k[position - begin] = address;
-        addresses.v[position - begin] = address + cache_.kv_stride;
+        addresses.v[position - begin] = address + cache.kv_stride;
       }
     }
     for (std::int64_t i = end - begin; i < kTile; ++i) {
@@ -255,19 +327,18 @@ class AttentionRun {
   void merge(const Item& item, std::int64_t partition, float* whole, const float* part) const {
     const std::int64_t first_position = item.sequence->first_position + item.token;
     const std::int64_t first_row = std::max<std::int64_t>(0, partition * kPartition - first_position);
-    for (std::int64_t i = first_row * group_; i < queries(item); ++i) {
+    for (std::int64_t i = first_row * item.heads; i < queries(item); ++i) {
       table_.merge_state(whole + static_cast<std::size_t>(i) * state_floats_,
-                         part + static_cast<std::size_t>(i) * state_floats_, cache_.head_dim);
+                         part + static_cast<std::size_t>(i) * state_floats_, head_dim_);
     }
   }
 
   void finish(const Item& item, const float* states) const {
     for (std::int64_t row = 0; row < item.rows; ++row) {
-      for (std::int64_t head = 0; head < group_; ++head) {
-        float* to = out_ + (item.sequence->first_row + item.token + row) * ldo_ +
-                    (std::int64_t{item.kv_head} * group_ + head) * cache_.head_dim;
-        table_.finish_state(states + static_cast<std::size_t>(row * group_ + head) * state_floats_, cache_.head_dim,
-                            cache_.type == KvType::kBf16, to);
+      for (std::int64_t head = 0; head < item.heads; ++head) {
+        float* to = out_ + (item.sequence->first_row + item.token + row) * ldo_ + (item.first_head + head) * head_dim_;
+        table_.finish_state(states + static_cast<std::size_t>(row * item.heads + head) * state_floats_, head_dim_,
+                            bf16_, to);
       }
     }
   }
@@ -276,21 +347,26 @@ class AttentionRun {
   const float* q_;
   std::int64_t ldq_;
   float scale_;
-  const PagedKv& cache_;
+  std::span<const PagedKv> ranks_;
   float* out_;
   std::int64_t ldo_;
-  std::int64_t group_ = 1;
-  std::int64_t row_tile_ = 1;
+  std::int32_t group_;
+  std::int32_t head_dim_;
+  bool expand_;  ///< int8 KV
+  bool bf16_;    ///< the type in which tiles come to the tile kernel; float32 if not
+  std::int64_t row_tile_;
   std::size_t query_bytes_ = 0;
   std::size_t state_floats_ = 0;
+  std::size_t expanded_bytes_ = 0;
   std::vector<Item> items_;
 };
 
 }  // namespace
 
 void CpuOps::attention(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* q, std::int64_t ldq,
-                       std::int32_t num_heads, float scale, const PagedKv& cache, float* out, std::int64_t ldo) const {
-  AttentionRun(table_, sequences, q, ldq, num_heads, scale, cache, out, ldo).run(team);
+                       std::int32_t group, float scale, std::span<const PagedKv> ranks, float* out,
+                       std::int64_t ldo) const {
+  AttentionRun(table_, sequences, q, ldq, group, scale, ranks, out, ldo).run(team);
 }
 
 }  // namespace tandem::kernels::cpu

@@ -126,6 +126,21 @@ void attend(const AttentionQueries& queries, int index, const AttentionTile& til
 
 }  // namespace
 
+void expand_int8(const std::byte* vector, int head_dim, std::byte* out) {
+  const __m256 scale = _mm256_set1_ps(_mm_cvtss_f32(_mm_castsi128_ps(_mm_loadu_si32(vector + head_dim))));
+  auto* expanded = reinterpret_cast<float*>(out);
+  for (int i = 0; i < head_dim; i += 8) {
+    const std::byte* at = vector + i;
+    alignas(8) std::byte last[8] = {};
+    if (head_dim - i < 8) {
+      for (int j = 0; j < head_dim - i; ++j) last[j] = at[j];
+      at = last;
+    }
+    const __m256i values = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
+    store_first(expanded + i, head_dim - i, _mm256_mul_ps(_mm256_cvtepi32_ps(values), scale));
+  }
+}
+
 void prepare_query(const float* q, int head_dim, bool /*kv_bf16*/, std::byte* out) {
   auto* padded = reinterpret_cast<float*>(out);
   for (int i = 0; i < head_dim; i += 8) _mm256_storeu_ps(padded + i, load_first(q + i, head_dim - i));

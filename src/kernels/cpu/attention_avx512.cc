@@ -295,6 +295,20 @@ void attend_type(const AttentionQueries& queries, const AttentionTile& tile) {
 
 }  // namespace
 
+void expand_int8(const std::byte* vector, int head_dim, std::byte* out) {
+  const __m512 scale = _mm512_set1_ps(_mm_cvtss_f32(_mm_castsi128_ps(_mm_loadu_si32(vector + head_dim))));
+  for (int i = 0; i < head_dim; i += 32) {
+    const int left = head_dim - i;
+    const __mmask32 mask = left >= 32 ? ~__mmask32{0} : (1U << left) - 1U;
+    const __m256i values = _mm256_maskz_loadu_epi8(mask, vector + i);
+    const __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(values));
+    const __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(values, 1));
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_cvtepi32_ps(high), scale),
+                                                 _mm512_mul_ps(_mm512_cvtepi32_ps(low), scale));
+    _mm512_mask_storeu_epi16(out + 2 * i, mask, (__m512i)rounded);
+  }
+}
+
 void prepare_query(const float* q, int head_dim, bool kv_bf16, std::byte* out) {
   if (kv_bf16) {
     prepare_bf16(q, head_dim, padded_dim(head_dim), out);

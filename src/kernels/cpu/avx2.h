@@ -13,6 +13,7 @@ void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::by
 void gemm_f32(const GemmArgs& args);
 void gemm_bf16(const GemmArgs& args);
 void gemm_int8(const GemmArgs& args);
+void expand_int8(const std::byte* vector, int head_dim, std::byte* out);
 void prepare_query(const float* q, int head_dim, bool kv_bf16, std::byte* out);
 void attend_tile(const AttentionQueries& queries, const AttentionTile& tile);
 void merge_state(float* into, const float* part, int head_dim);

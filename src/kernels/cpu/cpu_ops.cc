@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/quantise.h"
 #include "base/status.h"
 #include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/partition.h"
@@ -98,6 +99,20 @@ void run_share(const KernelTable& table, WeightType type, GemmArgs args, const P
   }
 }
 
+void store_vector(const KernelTable& table, const PagedKv& cache, const float* from, std::byte* to) {
+  switch (cache.type) {
+    case KvType::kBf16:
+      table.store_bf16(from, cache.head_dim, to);
+      break;
+    case KvType::kF32:
+      std::memcpy(to, from, static_cast<std::size_t>(cache.head_dim) * sizeof(float));
+      break;
+    case KvType::kInt8:
+      quantise_vector(from, cache.head_dim, to);
+      break;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<PackedLinear> CpuOps::pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
@@ -166,33 +181,43 @@ void CpuOps::silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows,
 }
 
 void CpuOps::store_kv(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* k, std::int64_t ldk,
-                      const float* v, std::int64_t ldv, const PagedKv& cache) const {
-  const auto store = [&](const float* from, std::byte* to) {
-    if (cache.type == KvType::kBf16) {
-      table_.store_bf16(from, cache.head_dim, to);
-    } else {
-      std::memcpy(to, from, static_cast<std::size_t>(cache.head_dim) * sizeof(float));
-    }
-  };
-  const auto store_token = [&](const AttentionSequence& sequence, std::int64_t token) {
+                      const float* v, std::int64_t ldv, std::span<const PagedKv> ranks) const {
+  const auto store_token = [&](const PagedKv& cache, const AttentionSequence& sequence, std::int64_t token) {
     const std::int64_t row = sequence.first_row + token;
     const std::int64_t position = sequence.first_position + token;
     for (std::int32_t head = 0; head < cache.num_kv_heads; ++head) {
-      const std::int64_t column = std::int64_t{head} * cache.head_dim;
-      store(k + row * ldk + column, kv_address(cache, sequence.block_table, false, head, position));
-      store(v + row * ldv + column, kv_address(cache, sequence.block_table, true, head, position));
+      const std::int64_t column = std::int64_t{cache.first_kv_head + head} * cache.head_dim;
+      store_vector(table_, cache, k + row * ldk + column,
+                   kv_address(cache, sequence.block_table, false, head, position));
+      store_vector(table_, cache, v + row * ldv + column,
+                   kv_address(cache, sequence.block_table, true, head, position));
     }
   };
-  std::int64_t tokens = 0;
-  for (const auto& sequence : sequences) tokens += sequence.num_tokens;
-  const std::int64_t elements = 2 * std::int64_t{cache.num_kv_heads} * cache.head_dim;
-  for_rows(team, tokens, elements, [&](std::int64_t begin, std::int64_t end) {
+  const auto store_range = [&](const PagedKv& cache, std::int64_t begin, std::int64_t end) {
     std::int64_t first = 0;  // number of tokens in the sequences before
     for (const auto& sequence : sequences) {
       const std::int64_t from = std::max(begin, first);
       const std::int64_t to = std::min(end, first + sequence.num_tokens);
-      for (std::int64_t token = from; token < to; ++token) store_token(sequence, token - first);
+      for (std::int64_t token = from; token < to; ++token) store_token(cache, sequence, token - first);
       first += sequence.num_tokens;
+    }
+  };
+  std::int64_t tokens = 0;
+  std::int64_t elements = 0;  // of one token on all ranks
+  for (const auto& sequence : sequences) tokens += sequence.num_tokens;
+  for (const auto& cache : ranks) elements += 2 * std::int64_t{cache.num_kv_heads} * cache.head_dim;
+  if (team.size() == 1 || tokens * elements < kInlineElements) {
+    for (const auto& cache : ranks) store_range(cache, 0, tokens);
+    return;
+  }
+  team.run([&](int thread) {
+    const RankShare share = share_of_ranks(thread, team.size(), static_cast<int>(ranks.size()));
+    // Rank by rank, the tokens of all its ranks in a row.
+    const Range range = part_of(tokens * share.count, share.member, share.members);
+    for (int rank = 0; rank < share.count; ++rank) {
+      const std::int64_t begin = std::max(range.begin - rank * tokens, std::int64_t{0});
+      const std::int64_t end = std::min(range.end - rank * tokens, tokens);
+      if (begin < end) store_range(ranks[static_cast<std::size_t>(share.first + rank)], begin, end);
     }
   });
 }

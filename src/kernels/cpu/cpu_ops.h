@@ -23,9 +23,9 @@ class CpuOps final : public Ops {
             std::int32_t head_dim, const std::int32_t* positions, const float* cos, const float* sin) const override;
   void silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows, std::int64_t cols, float* y) const override;
   void store_kv(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* k, std::int64_t ldk,
-                const float* v, std::int64_t ldv, const PagedKv& cache) const override;
+                const float* v, std::int64_t ldv, std::span<const PagedKv> ranks) const override;
   void attention(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* q, std::int64_t ldq,
-                 std::int32_t num_heads, float scale, const PagedKv& cache, float* out,
+                 std::int32_t group, float scale, std::span<const PagedKv> ranks, float* out,
                  std::int64_t ldo) const override;
 
  private:
@@ -33,15 +33,13 @@ class CpuOps final : public Ops {
   const KernelTable& table_;
 };
 
-/// The address of a head's vector of position `position` in a sequence.
+/// The address of a head's vector of position `position` in a sequence; the head is counted on its rank.
 inline std::byte* kv_address(const PagedKv& cache, std::span<const std::int32_t> block_table, bool value,
                              std::int64_t head, std::int64_t position) {
-  const std::size_t element = cache.type == KvType::kBf16 ? 2 : 4;
   const auto block = static_cast<std::size_t>(block_table[static_cast<std::size_t>(position / cache.block_size)]);
   const auto token = static_cast<std::size_t>(position % cache.block_size);
   return cache.data + block * cache.block_stride + (value ? cache.kv_stride : 0) +
-         static_cast<std::size_t>(head) * cache.head_stride +
-         token * static_cast<std::size_t>(cache.head_dim) * element;
+         static_cast<std::size_t>(head) * cache.head_stride + token * cache.vector_bytes();
 }
 
 }  // namespace tandem::kernels::cpu

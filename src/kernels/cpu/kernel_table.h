@@ -83,6 +83,11 @@ struct KernelTable {
   void (*silu_mul)(const float* gate, const float* up, std::int64_t cols, float* y);
   void (*store_bf16)(const float* x, std::int64_t count, std::byte* out);
 
+  /// Attention over int8 KV expands each tile first: to BF16 where that is the faster type, to float32 otherwise.
+  bool int8_kv_as_bf16;
+  /// One int8 vector (head_dim values, then their scale) as head_dim values of that type.
+  void (*expand_int8)(const std::byte* vector, int head_dim, std::byte* out);
+
   /// Writes padded_dim(head_dim) * 4 bytes at most.
   void (*prepare_query)(const float* q, int head_dim, bool kv_bf16, std::byte* out);
   void (*attend_tile)(const AttentionQueries& queries, const AttentionTile& tile);

@@ -21,6 +21,22 @@ inline Range part_of(std::int64_t count, int index, int parts) {
   return {begin, begin + size + (index < rest ? 1 : 0)};
 }
 
+/// What one thread does of work that is cut by ranks first: part `member` of `members` of ranks [first, first + count).
+struct RankShare {
+  int first;
+  int count;
+  int member;
+  int members;
+};
+
+/// Each rank has threads of its own (so that its memory is touched by them alone) if they divide evenly; otherwise all
+/// threads share the work of all ranks.
+inline RankShare share_of_ranks(int thread, int threads, int ranks) {
+  if (threads % ranks != 0) return {0, ranks, thread, threads};
+  const int each = threads / ranks;
+  return {thread / each, 1, thread % each, each};
+}
+
 /// Below this many elements the fork and join cost more than the work.
 inline constexpr std::int64_t kInlineElements = 16 * 1024;
 

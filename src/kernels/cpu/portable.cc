@@ -116,6 +116,14 @@ void store_bf16(const float* x, std::int64_t count, std::byte* out) {
   for (std::int64_t i = 0; i < count; ++i) bits[i] = to_bf16(x[i]).bits;
 }
 
+void expand_int8(const std::byte* vector, int head_dim, std::byte* out) {
+  const auto* values = reinterpret_cast<const std::int8_t*>(vector);
+  float scale = 0.0F;
+  std::memcpy(&scale, vector + head_dim, sizeof(scale));
+  auto* expanded = reinterpret_cast<float*>(out);
+  for (int i = 0; i < head_dim; ++i) expanded[i] = static_cast<float>(values[i]) * scale;
+}
+
 void prepare_query(const float* q, int head_dim, bool /*kv_bf16*/, std::byte* out) {
   std::memcpy(out, q, static_cast<std::size_t>(head_dim) * sizeof(float));
 }
@@ -183,6 +191,8 @@ const KernelTable& portable_table() {
       .rope = rope,
       .silu_mul = silu_mul,
       .store_bf16 = store_bf16,
+      .int8_kv_as_bf16 = false,
+      .expand_int8 = expand_int8,
       .prepare_query = prepare_query,
       .attend_tile = attend_tile,
       .merge_state = merge_state,

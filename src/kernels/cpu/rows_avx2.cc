@@ -76,6 +76,8 @@ const KernelTable& avx2_table() {
       .rope = avx2::rope,
       .silu_mul = avx2::silu_mul,
       .store_bf16 = avx2::store_bf16,
+      .int8_kv_as_bf16 = false,
+      .expand_int8 = avx2::expand_int8,
       .prepare_query = avx2::prepare_query,
       .attend_tile = avx2::attend_tile,
       .merge_state = avx2::merge_state,

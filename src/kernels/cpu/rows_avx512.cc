@@ -67,6 +67,8 @@ const KernelTable& avx512_table() {
       .rope = avx512::rope,
       .silu_mul = avx512::silu_mul,
       .store_bf16 = avx512::store_bf16,
+      .int8_kv_as_bf16 = true,
+      .expand_int8 = avx512::expand_int8,
       .prepare_query = avx512::prepare_query,
       .attend_tile = avx512::attend_tile,
       .merge_state = avx512::merge_state,

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/model.h"
+
 namespace tandem::app {
 namespace {
 
@@ -26,6 +28,13 @@ model::ModelConfig small_model() {
   return model;
 }
 
+std::vector<kv::Layout> one_block(kv::ElementType element = kv::ElementType::kBf16, std::int32_t ranks = 1) {
+  model::ModelOptions options;
+  options.kv_element = element;
+  options.tensor_parallel_size = ranks;
+  return *model::kv_layouts(small_model(), options, 16, 1);
+}
+
 config::ServeConfig flags() {
   config::ServeConfig config;
   config.max_num_seqs = 8;
@@ -33,9 +42,8 @@ config::ServeConfig flags() {
 }
 
 TEST(Sizing, TakesWhatAllRequestsCanUse) {
-  auto sizing = size_instance(flags(), small_model(), 64 * kGiB);
+  auto sizing = size_instance(flags(), small_model(), one_block(), 64 * kGiB);
   ASSERT_TRUE(sizing) << sizing.error().message();
-  EXPECT_EQ(kv_bytes_per_token(small_model(), false), 1024);
   EXPECT_EQ(sizing->max_model_len, 4096);
   EXPECT_EQ(sizing->num_blocks, 8 * 4096 / 16);
   EXPECT_EQ(sizing->note, "");
@@ -44,33 +52,33 @@ TEST(Sizing, TakesWhatAllRequestsCanUse) {
 TEST(Sizing, StaysModestWithoutAWordFromTheUser) {
   config::ServeConfig config = flags();
   config.max_num_seqs = 1 << 16;
-  EXPECT_EQ(size_instance(config, small_model(), 64 * kGiB)->num_blocks, 4 * kGiB / (16 * 1024));
-  EXPECT_EQ(size_instance(config, small_model(), 8 * kGiB)->num_blocks, 2 * kGiB / (16 * 1024));
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks, 4 * kGiB / (16 * 1024));
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 8 * kGiB)->num_blocks, 2 * kGiB / (16 * 1024));
 }
 
 TEST(Sizing, ShortMemoryShortensTheContextOrIsRefused) {
   const std::int64_t memory = 260LL << 20;  // weights take nearly all of it
   config::ServeConfig config = flags();
   config.memory_utilization = 1.0;
-  auto sizing = size_instance(config, small_model(), memory);
+  auto sizing = size_instance(config, small_model(), one_block(), memory);
   ASSERT_TRUE(sizing) << sizing.error().message();
   EXPECT_LT(sizing->max_model_len, 16'384);
   config.max_model_len = 4096;
   config.memory_utilization = 0.95;
-  EXPECT_FALSE(size_instance(config, small_model(), memory));
-  EXPECT_THAT(size_instance(flags(), small_model(), 64LL << 20).error().message(),
+  EXPECT_FALSE(size_instance(config, small_model(), one_block(), memory));
+  EXPECT_THAT(size_instance(flags(), small_model(), one_block(), 64LL << 20).error().message(),
               HasSubstr("--kv-cache-memory-bytes"));
 }
 
 TEST(Sizing, WhatTheUserSaysCounts) {
   config::ServeConfig config = flags();
   config.kv_cache_bytes = 32 * 16 * 1024 + 5;
-  EXPECT_EQ(size_instance(config, small_model(), kGiB)->num_blocks, 32);
-  EXPECT_EQ(size_instance(config, small_model(), kGiB)->max_model_len, 512);
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), kGiB)->num_blocks, 32);
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), kGiB)->max_model_len, 512);
   config.num_blocks = 7;
-  EXPECT_EQ(size_instance(config, small_model(), kGiB)->num_blocks, 7);
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), kGiB)->num_blocks, 7);
   config.max_model_len = 1000;
-  auto sizing = size_instance(config, small_model(), kGiB);
+  auto sizing = size_instance(config, small_model(), one_block(), kGiB);
   ASSERT_TRUE(sizing);
   EXPECT_EQ(sizing->max_model_len, 1000);
   EXPECT_THAT(sizing->note, HasSubstr("longer requests are refused"));
@@ -79,17 +87,27 @@ TEST(Sizing, WhatTheUserSaysCounts) {
 TEST(Sizing, LongerThanTheModelIsRefusedUnlessForced) {
   config::ServeConfig config = flags();
   config.max_model_len = 5000;
-  EXPECT_THAT(size_instance(config, small_model(), kGiB).error().message(),
+  EXPECT_THAT(size_instance(config, small_model(), one_block(), kGiB).error().message(),
               HasSubstr("User-specified max_model_len (5000) is greater than the derived max_model_len "
                         "(max_position_embeddings=4096"));
   config.allow_long_max_model_len = true;
-  EXPECT_EQ(size_instance(config, small_model(), 64 * kGiB)->max_model_len, 5000);
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->max_model_len, 5000);
 }
 
-TEST(Sizing, Float32DoublesTheKv) {
-  EXPECT_EQ(kv_bytes_per_token(small_model(), true), 2048);
-  EXPECT_GT(available_memory_bytes(), 0);
+TEST(Sizing, BytesFollowTypeAndRanks) {
+  config::ServeConfig config = flags();
+  config.kv_cache_bytes = 64 * 16 * 1024;
+  const auto blocks = [&](kv::ElementType element, std::int32_t ranks) {
+    return size_instance(config, small_model(), one_block(element, ranks), kGiB)->num_blocks;
+  };
+  EXPECT_EQ(blocks(kv::ElementType::kBf16, 1), 64);
+  EXPECT_EQ(blocks(kv::ElementType::kF32, 1), 32);
+  EXPECT_EQ(blocks(kv::ElementType::kInt8, 1), 64 * 128 / 68);  // head_dim bytes and a float
+  EXPECT_EQ(blocks(kv::ElementType::kBf16, 2), 64);
+  EXPECT_EQ(blocks(kv::ElementType::kBf16, 4), 32);  // two KV heads, each held twice
 }
+
+TEST(Sizing, ThisMachineHasMemory) { EXPECT_GT(available_memory_bytes(), 0); }
 
 }  // namespace
 }  // namespace tandem::app

@@ -156,18 +156,73 @@ TEST(ServeFlags, BudgetMustCoverSeats) {
 }
 
 TEST(ServeFlags, WhatCannotBeHadIsRefusedByName) {
-  EXPECT_THAT(error_of({"serve", "m", "-tp", "2"}),
-              HasSubstr("argument --tensor-parallel-size: tensor-parallel size 2 is not in this version; expected 1"));
+  EXPECT_THAT(
+      error_of({"serve", "m", "-pp", "2"}),
+      HasSubstr("argument --pipeline-parallel-size: pipeline-parallel size 2 is not in this version; expected"));
   EXPECT_THAT(error_of({"serve", "m", "-dp", "4"}), HasSubstr("argument --data-parallel-size: "));
   EXPECT_THAT(error_of({"serve", "m", "--api-key", "k"}), HasSubstr("argument --api-key: "));
   EXPECT_THAT(error_of({"serve", "m", "--headless"}), HasSubstr("argument --headless: "));
 }
 
 TEST(ServeFlags, Environment) {
-  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}, {{"OMP_NUM_THREADS", "3,2"}}).threads, 3);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}, {{"OMP_NUM_THREADS", "3,2"}}).threads_per_rank, 3);
   EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--threads", "5"}, {{"OMP_NUM_THREADS", "3"}}).threads, 5);
   EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}, {{"VLLM_HOST_IP", "10.0.0.1"}}).advertised_host, "10.0.0.1");
   EXPECT_FALSE(parse({"serve", "m"}, {{"OMP_NUM_THREADS", "many"}}));
+}
+
+TEST(ServeFlags, TensorParallelSize) {
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}).tensor_parallel_size, 1);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "-tp", "3"}).tensor_parallel_size, 3);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "-tp=2"}).tensor_parallel_size, 2);
+  EXPECT_THAT(error_of({"serve", "m", "-tp", "0"}), HasSubstr("argument --tensor-parallel-size: 0 is out of range"));
+  // The KV transfer config must say the same.
+  const std::string config = R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer",
+                                 "kv_connector_extra_config":{"prefill":{"tp_size":2},"decode":{"tp_size":1}}})";
+  EXPECT_TRUE(parse({"serve", "m", "-tp", "2", "--kv-transfer-config", config}));
+  EXPECT_THAT(error_of({"serve", "m", "-tp", "4", "--kv-transfer-config", config}),
+              HasSubstr("KV transfer 'prefill' config has a conflicting tensor parallel size. Expected 4, but got 2."));
+}
+
+TEST(ServeFlags, KvCacheType) {
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}).kv_cache_type, KvCacheType::kAuto);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--kv-cache-dtype", "int8"}).kv_cache_type, KvCacheType::kInt8);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--kv-cache-dtype", "float32"}).kv_cache_type, KvCacheType::kFloat32);
+  for (const char* fp8 : {"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"})
+    EXPECT_THAT(error_of({"serve", "m", "--kv-cache-dtype", fp8}),
+                AllOf(HasSubstr("argument --kv-cache-dtype: " + std::string(fp8) + " is not"), HasSubstr("int8")));
+  EXPECT_THAT(error_of({"serve", "m", "--kv-cache-dtype", "int4"}),
+              HasSubstr("invalid choice: 'int4' (choose from auto, bfloat16, float32, int8)"));
+}
+
+TEST(ServeFlags, CpuBinding) {
+  using Mode = CpuBinding::Mode;
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}).cpu_binding.mode, Mode::kAuto);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--cpu-bind", "nobind"}).cpu_binding.mode, Mode::kNone);
+  const auto lists =
+      parse_as<ServeConfig>({"serve", "m", "-tp", "2"}, {{"VLLM_CPU_OMP_THREADS_BIND", "0-2,8|5,4,6-7"}}).cpu_binding;
+  EXPECT_EQ(lists.mode, Mode::kLists);
+  EXPECT_THAT(lists.lists, ElementsAre(ElementsAre(0, 1, 2, 8), ElementsAre(4, 5, 6, 7)));
+  // The flag stands over the variable.
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--cpu-bind", "auto"}, {{"VLLM_CPU_OMP_THREADS_BIND", "0-3"}})
+                .cpu_binding.mode,
+            Mode::kAuto);
+}
+
+TEST(ServeFlags, CpuBindingErrorsSayWhatIsWrong) {
+  const auto error = [](const std::string& list) { return error_of({"serve", "m", "-tp", "2", "--cpu-bind", list}); };
+  EXPECT_EQ(error("0-3"),
+            "argument --cpu-bind: 1 CPU lists for tensor-parallel size 2; give one list a rank, separated by |");
+  EXPECT_THAT(error("0-3|4-6"), HasSubstr("lists of 4 and of 3 CPUs"));
+  EXPECT_THAT(error("0-3|3-6"), HasSubstr("CPU 3 is in two lists"));
+  EXPECT_THAT(error("0-3,2|4-7"), HasSubstr("CPU 2 is listed twice"));
+  EXPECT_THAT(error("0-3|"), HasSubstr("'' is no list of CPUs (expected auto, nobind, or one list a rank"));
+  EXPECT_THAT(error("3-1|4-6"), HasSubstr("1 is out of range"));
+  EXPECT_THAT(error("all"), HasSubstr("invalid int value: 'all'"));
+  EXPECT_THAT(error("0-99999999|1"), HasSubstr("out of range"));
+  EXPECT_THAT(error_of({"serve", "m", "--cpu-bind", "0-3", "--threads", "2"}), HasSubstr("4 CPUs are listed, but"));
+  EXPECT_THAT(parse({"serve", "m"}, {{"VLLM_CPU_OMP_THREADS_BIND", "0|1"}}).error().message(),
+              HasSubstr("VLLM_CPU_OMP_THREADS_BIND: 2 CPU lists for tensor-parallel size 1"));
 }
 
 TEST(KvTransferFlag, RefusesWhatDoesNotFit) {

@@ -62,7 +62,7 @@ TEST(ThreadTeam, PinsToUsableCpus) {
   ASSERT_FALSE(cpus.empty());
   EXPECT_EQ(std::set<int>(cpus.begin(), cpus.end()).size(), cpus.size());
   std::thread([&] {  // pinning stays with the calling thread, so not with the test's own
-    ThreadTeam team(2, {cpus.front(), cpus.back()});
+    ThreadTeam team(2, {{cpus.front()}, {cpus.back()}});
     std::vector<int> seen(2, -1);
     team.run([&](int thread) {
       const auto own = usable_cpus();

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace tandem::kv {
 namespace {
@@ -43,12 +45,49 @@ TEST(LayoutTest, EveryElementRowHasItsOwnPlaceInOrder) {
             layout.total_bytes());
 }
 
+/// 12 query heads over `kv_heads`.
+Result<std::vector<Layout>> split(std::int32_t kv_heads, std::int32_t tp_size) {
+  Layout whole = small_layout();
+  whole.total_kv_heads = kv_heads;
+  whole.first_kv_head = 0;
+  whole.num_kv_heads = kv_heads;
+  return split_heads(whole, 12, tp_size);
+}
+
+std::vector<std::pair<int, int>> heads_of(const std::vector<Layout>& ranks) {
+  std::vector<std::pair<int, int>> heads;  // first, number
+  for (const Layout& rank : ranks) heads.emplace_back(rank.first_kv_head, rank.num_kv_heads);
+  return heads;
+}
+
+TEST(SplitHeadsTest, ARankHoldsWhatItsQueryHeadsRead) {
+  using Heads = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(heads_of(*split(12, 1)), (Heads{{0, 12}}));
+  EXPECT_EQ(heads_of(*split(12, 3)), (Heads{{0, 4}, {4, 4}, {8, 4}}));
+  EXPECT_EQ(heads_of(*split(2, 2)), (Heads{{0, 1}, {1, 1}}));
+  EXPECT_EQ(heads_of(*split(2, 3)), (Heads{{0, 1}, {0, 2}, {1, 1}}));  // rank 1: query heads 4..7 of 0..5 and 6..11
+  EXPECT_EQ(heads_of(*split(2, 4)), (Heads{{0, 1}, {0, 1}, {1, 1}, {1, 1}}));
+  EXPECT_EQ(heads_of(*split(2, 6)), (Heads{{0, 1}, {0, 1}, {0, 1}, {1, 1}, {1, 1}, {1, 1}}));
+  EXPECT_EQ(split(2, 12)->at(5).first_kv_head, 0);
+  EXPECT_EQ(split(2, 12)->at(6).first_kv_head, 1);
+  EXPECT_EQ(total_bytes(*split(2, 12)), 6 * split(2, 1)->front().total_bytes());
+}
+
+TEST(SplitHeadsTest, HeadsThatCannotBeSplitAreRefused) {
+  for (const std::int32_t tp_size : {5, 7, 8, 24, 0, -1}) {
+    auto refused = split(2, tp_size);
+    ASSERT_FALSE(refused) << tp_size;
+    EXPECT_THAT(refused.error().message(), HasSubstr("does not divide the model's 12 attention heads"));
+  }
+}
+
 TEST(LayoutTest, ElementsHaveSizesAndNames) {
   EXPECT_EQ(vector_bytes(ElementType::kBf16, 64), 128U);
   EXPECT_EQ(vector_bytes(ElementType::kF32, 64), 256U);
   EXPECT_EQ(vector_bytes(ElementType::kInt8, 64), 68U);
   EXPECT_EQ(element_name(ElementType::kBf16), "bfloat16");
   EXPECT_EQ(element_name(ElementType::kF32), "float32");
+  EXPECT_EQ(element_name(ElementType::kInt8), "int8");
 }
 
 TEST(CacheMemoryTest, StartsZeroedWithOneGenerationABlock) {
@@ -59,6 +98,28 @@ TEST(CacheMemoryTest, StartsZeroedWithOneGenerationABlock) {
   ASSERT_EQ((*memory)->generations().size(), 5U);
   EXPECT_GE((*memory)->generations_offset(), bytes);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>((*memory)->data()) % 4096, 0U);
+}
+
+TEST(CacheMemoryTest, RanksHaveRegionsOfTheirOwn) {
+  auto memory = CacheMemory::create(*split(2, 3));
+  ASSERT_TRUE(memory) << memory.error().to_string();
+  CacheMemory& cache = **memory;
+  ASSERT_EQ(cache.ranks().size(), 3U);
+  std::size_t end = 0;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const Layout& layout = cache.ranks()[rank];
+    EXPECT_EQ(layout.base % 4096, 0U);
+    EXPECT_GE(layout.base, end);
+    end = layout.base + layout.total_bytes();
+    EXPECT_EQ(layout.offset(2, 4, 1, layout.num_kv_heads - 1, 3) + layout.token_bytes(), end);
+    cache.prefer_node(rank, rank == 0 ? 0 : -1);  // a hint; memory stays what it was
+    cache.prefer_node(rank, 100'000);
+    std::fill(cache.data() + layout.base, cache.data() + end, static_cast<std::byte>(rank + 1));
+  }
+  EXPECT_GE(cache.generations_offset(), end);
+  EXPECT_EQ(cache.generations()[0].load(), 0U);
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(cache.data()[cache.ranks()[rank].base], static_cast<std::byte>(rank + 1));
 }
 
 TEST(CacheMemoryTest, ASecondMappingSeesWritesAndGenerations) {

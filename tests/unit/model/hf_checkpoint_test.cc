@@ -254,7 +254,7 @@ TEST_F(HfFolder, IdentityOfKvFollowsComputeTypeAndRope) {
     options.compute = compute;
     options.max_positions = 64;
     const auto checkpoint = open(overrides);
-    return (*Model::load(*checkpoint, options, team))->kv_layout(16, 8);
+    return (*Model::load(*checkpoint, options, team))->kv_layouts(16, 8).front();
   };
   const kv::Layout bf16 = layout(ComputeType::kBf16, {});
   EXPECT_EQ(bf16.element, kv::ElementType::kBf16);

@@ -190,6 +190,45 @@ TEST_P(EveryCompute, ABatchGivesTheTokensOfEachAlone) {
   for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(together[i].output(), alone[i].output()) << "sequence " << i;
 }
 
+TEST_P(EveryCompute, RanksGiveTheTokensOfOne) {
+  auto one = make_worker(GetParam());
+  auto expected = generation(p100(), {}, 0, greedy());
+  run_all(*one, {&expected}, 12);
+  // Fewer threads than ranks, one each, and two each.
+  for (const int threads : {1, 2, 4}) {
+    auto options = options_for(GetParam());
+    options.model.tensor_parallel_size = 2;
+    options.num_threads = threads;
+    auto worker = ModelWorker::create(*tiny_checkpoint(), options);
+    ASSERT_TRUE(worker) << worker.error().to_string();
+    ASSERT_EQ((*worker)->cache().ranks().size(), 2U);
+    EXPECT_EQ((*worker)->cache().ranks()[1].first_kv_head, 1);
+    auto split = generation(p100(), {7, 57}, 0, greedy());
+    run_all(**worker, {&split}, 12);
+    EXPECT_EQ(split.output(), expected.output()) << threads << " threads";
+  }
+}
+
+TEST(ModelWorker, BindsItsThreads) {
+  const int cpu = kernels::usable_cpus().front();
+  auto options = options_for(model::ComputeType::kFloat32);
+  options.cpus = {{cpu}, {cpu}};
+  options.rank_nodes = {0};
+  auto worker = ModelWorker::create(*tiny_checkpoint(), options);
+  ASSERT_TRUE(worker) << worker.error().to_string();
+  auto whole = generation(kP8, {}, 0, greedy());
+  run_all(**worker, {&whole}, kGreedyAfterP8.size());
+  EXPECT_THAT(whole.output(), ElementsAreArray(kGreedyAfterP8));
+}
+
+TEST(ModelWorker, HeadsThatCannotBeSplitAreRefused) {
+  auto options = options_for(model::ComputeType::kBf16);
+  options.model.tensor_parallel_size = 4;
+  auto worker = ModelWorker::create(*tiny_checkpoint(), options);
+  ASSERT_FALSE(worker);
+  EXPECT_THAT(worker.error().message(), HasSubstr("6 attention heads"));
+}
+
 TEST(ModelWorker, ASequenceThatMayNotSampleFailsAlone) {
   auto worker = make_worker(model::ComputeType::kBf16);
   auto only_seven = std::make_shared<SamplingParams>();
@@ -221,14 +260,17 @@ TEST(ModelWorker, ProgressReachesTheEnd) {
 TEST(ModelWorker, KvMemoryIsCountedInBlocks) {
   kv::Layout layout;
   layout.num_layers = 3;
+  layout.num_blocks = 1;
   layout.block_size = 4;
   layout.num_kv_heads = 2;
   layout.head_dim = 32;
   layout.element = kv::ElementType::kBf16;
   const std::size_t block = std::size_t{3} * 2 * 2 * 4 * 32 * 2;
-  EXPECT_EQ(blocks_for_bytes(layout, block - 1), 0);
-  EXPECT_EQ(blocks_for_bytes(layout, block), 1);
-  EXPECT_EQ(blocks_for_bytes(layout, 10 * block + 5), 10);
+  const std::vector<kv::Layout> one{layout};
+  EXPECT_EQ(blocks_for_bytes(one, block - 1), 0);
+  EXPECT_EQ(blocks_for_bytes(one, block), 1);
+  EXPECT_EQ(blocks_for_bytes(one, 10 * block + 5), 10);
+  EXPECT_EQ(blocks_for_bytes(std::vector{layout, layout}, 10 * block + 5), 5);
 
   auto options = options_for(model::ComputeType::kBf16);
   options.num_blocks = 0;
