@@ -167,7 +167,7 @@ Outcome<void> check_ids(const Context& context, const std::vector<std::int32_t>&
 }
 
 /// Number of choices, and the hand-overs against the prompts.
-Outcome<void> check_counts(const Context& context, const Job& job) {
+Outcome<void> check_counts(const Context& context, Job& job) {
   const auto limit = static_cast<std::size_t>(context.engine().options().max_waiting);
   if (job.num_choices() > limit)
     return bad_request(fmt::format("the request asks for {} choices (prompts times n); at most {} are allowed",
@@ -176,6 +176,8 @@ Outcome<void> check_counts(const Context& context, const Job& job) {
     return bad_request(fmt::format("kv_transfer_params is malformed: it hands over {} prompts, the request has {}",
                                    job.kv.remote_prefill.size(), job.prompts.size()),
                        "kv_transfer_params");
+  // Some proxies send the one prompt that the message is about, others all of them.
+  if (job.prompts.size() == 1 && !job.kv.push_to.empty()) job.kv.push_to = {std::move(job.kv.push_to.back())};
   if (job.kv.push_to.size() > job.prompts.size())
     return bad_request(fmt::format("kv_transfer_params is malformed: it asks for prompt {}, the request has {}",
                                    job.kv.push_to.size() - 1, job.prompts.size()),

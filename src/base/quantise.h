@@ -43,10 +43,11 @@ inline float quantise_row(const float* x, std::int64_t count, std::int8_t* out) 
   return step;
 }
 
-/// A KV vector of an int8 cache: `count` values, then their step as a float.
+/// A KV vector as `count` int8 values and then their scale (KvType::kInt8), by quantise_row(). On every instruction set
+/// the same bits.
 inline void quantise_vector(const float* x, int count, std::byte* out) {
-  const float step = quantise_row(x, count, reinterpret_cast<std::int8_t*>(out));
-  std::memcpy(out + count, &step, sizeof(step));
+  const float scale = quantise_row(x, count, reinterpret_cast<std::int8_t*>(out));
+  std::memcpy(out + count, &scale, sizeof(scale));
 }
 
 }  // namespace tandem

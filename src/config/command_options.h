@@ -36,7 +36,6 @@ class ServeOptions {
   Result<void> merge_hf_overrides();
   Result<void> read_environment(const Environment& environment);
   Result<void> check_binding() const;
-  Result<void> complete_kv_transfer(const Environment& environment);
 
   ServeConfig config_;
   std::string model_flag_;

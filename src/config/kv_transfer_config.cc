@@ -153,22 +153,23 @@ std::string_view kv_role_name(KvRole role) {
   return "unknown";
 }
 
-Result<void> apply_environment(KvTransferConfig& config, const KvEnvironment& environment) {
+Result<void> apply_environment(KvTransferConfig& config, const Environment& environment) {
   if (config.kind != KvConnector::kRankTable) return {};
-  if (environment.rank_table.empty())
+  config.rank_table = environment("DISAGGREGATED_PREFILL_RANK_TABLE_PATH").value_or("");
+  if (config.rank_table.empty())
     return invalid(
         fmt::format("kv_connector '{}' needs the environment variable DISAGGREGATED_PREFILL_RANK_TABLE_PATH, "
                     "the path of a rank table; `tandem ranktable` makes one",
                     config.connector));
-  config.rank_table = environment.rank_table;
-  config.bind_host = environment.rpc_host;
+  config.bind_host = environment("VLLM_ASCEND_LLMDD_RPC_IP").value_or("");
   config.port = kRankTablePort;
-  if (!environment.rpc_port.empty()) {
-    auto port = parse_integer(environment.rpc_port, 1, 65535);
+  if (const auto text = environment("VLLM_ASCEND_LLMDD_RPC_PORT"); text && !text->empty()) {
+    auto port = parse_integer(*text, 1, 65535);
     if (!port) return port.error().context("environment variable VLLM_ASCEND_LLMDD_RPC_PORT");
     config.port = static_cast<std::uint16_t>(*port);
   }
-  std::string_view rest = environment.visible_devices;
+  const std::string visible = environment("ASCEND_RT_VISIBLE_DEVICES").value_or("");
+  std::string_view rest = visible;
   while (!rest.empty()) {
     const std::string_view device = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), device.size() + 1));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "config/command_options.h"
 #include "config/serve_config.h"
 
 namespace tandem::config {
@@ -18,15 +19,9 @@ struct ParallelSizes {
   std::int64_t data = 1;
 };
 
-/// What environment variables say of KV transfer.
-struct KvEnvironment {
-  std::string rank_table;       ///< DISAGGREGATED_PREFILL_RANK_TABLE_PATH
-  std::string visible_devices;  ///< ASCEND_RT_VISIBLE_DEVICES, "0,1,2"
-  std::string rpc_host;         ///< VLLM_ASCEND_LLMDD_RPC_IP
-  std::string rpc_port;         ///< VLLM_ASCEND_LLMDD_RPC_PORT
-};
-/// Completes a config of LLMDataDistCMgrConnector, which is set up by variables; leaves others as they are.
-Result<void> apply_environment(KvTransferConfig& config, const KvEnvironment& environment);
+/// Completes a config of LLMDataDistCMgrConnector, which is set up by variables (pd_protocol.md 1.7); leaves others as
+/// they are.
+Result<void> apply_environment(KvTransferConfig& config, const Environment& environment);
 /// The ports that peers connect to, kv_port and one more for each further rank, against their end and --port.
 Result<void> check_ports(const KvTransferConfig& config, std::int64_t num_ranks, std::uint16_t http_port);
 

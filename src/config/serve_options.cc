@@ -429,16 +429,6 @@ Result<void> ServeOptions::check_binding() const {
   return {};
 }
 
-Result<void> ServeOptions::complete_kv_transfer(const Environment& environment) {
-  KvEnvironment kv;
-  kv.rank_table = environment("DISAGGREGATED_PREFILL_RANK_TABLE_PATH").value_or("");
-  kv.visible_devices = environment("ASCEND_RT_VISIBLE_DEVICES").value_or("");
-  kv.rpc_host = environment("VLLM_ASCEND_LLMDD_RPC_IP").value_or("");
-  kv.rpc_port = environment("VLLM_ASCEND_LLMDD_RPC_PORT").value_or("");
-  TANDEM_TRY(apply_environment(*config_.kv_transfer, kv));
-  return check_ports(*config_.kv_transfer, config_.tensor_parallel_size, config_.port);
-}
-
 Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positional, const Environment& environment,
                                          std::vector<std::string>& notes) {
   if (positional.size() > 1) return invalid(fmt::format("unrecognized arguments: {}", positional[1]));
@@ -455,13 +445,14 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
   TANDEM_TRY(read_environment(environment));
   TANDEM_TRY(check_binding());
   if (kv_transfer_config_) {
-    auto parsed = parse_kv_transfer_config(*kv_transfer_config_,
-                                           ParallelSizes{.tensor = config_.tensor_parallel_size, .data = 1}, notes);
+    auto parsed =
+        parse_kv_transfer_config(*kv_transfer_config_, ParallelSizes{.tensor = config_.tensor_parallel_size}, notes);
     if (!parsed) return parsed.error().context("argument --kv-transfer-config");
     config_.kv_transfer = std::move(*parsed);
   }
   if (config_.kv_transfer) {
-    auto complete = complete_kv_transfer(environment);
+    auto complete = apply_environment(*config_.kv_transfer, environment);
+    if (complete) complete = check_ports(*config_.kv_transfer, config_.tensor_parallel_size, config_.port);
     if (!complete) return complete.error().context("argument --kv-transfer-config");
   }
   return config_;

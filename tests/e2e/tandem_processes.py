@@ -22,18 +22,28 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
 SMOLLM2 = str(ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
 START_TIMEOUT_S = 120
+MOST_RANKS = 8  # an instance has one KV port a rank
 
 _given_ports = set()
 
 
-def free_port() -> int:
+def free_port(count=1) -> int:
+    """The first of `count` ports in a row that nobody has, and that were given to nobody before."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port not in _given_ports:
-            _given_ports.add(port)
-            return port
+        with contextlib.ExitStack() as probes:
+            first = probes.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            ports = set(range(port, port + count))
+            if ports & _given_ports or port + count > 65536:
+                continue
+            try:
+                for further in range(port + 1, port + count):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", further))
+            except OSError:
+                continue
+        _given_ports.update(ports)
+        return port
 
 
 def free_ports(count: int) -> int:
@@ -183,7 +193,7 @@ def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, envir
     arguments = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--threads", "1", *map(str, flags)]
     if role:
         config = {"kv_connector": "MooncakeConnectorV1", "kv_role": role, "engine_id": name,
-                  "kv_port": str(kv_port or free_port()), **(transfer or {})}
+                  "kv_port": str(kv_port or free_port(MOST_RANKS)), **(transfer or {})}
         arguments += ["--kv-transfer-config", json.dumps(config)]
     return Process(name, arguments, port, environment={"VLLM_HOST_IP": "127.0.0.1", **(environment or {})})
 

@@ -254,14 +254,15 @@ class OverHttp(unittest.TestCase):
                          ["usage"]["completion_tokens"], 2)
 
     def test_instances_that_do_not_fit_are_told_both_values(self):
-        other = tandem.serve("other", "--max-model-len", "512", "--rope-theta", "12345", role="kv_consumer").wait_ready()
+        other = tandem.serve("other", "--max-model-len", "512", "--dtype", "float32", role="kv_consumer").wait_ready()
         self.addCleanup(other.stop)
         front = tandem.proxy([self.pair.prefill], [other]).wait_ready()
         self.addCleanup(front.stop)
         status, answer = front.post("/v1/completions", {"prompt": "A few words to move", "max_tokens": 2})
         self.assertEqual(status, 502, answer)
-        self.assertIn("100000", answer["error"]["message"])
-        self.assertIn("12345", answer["error"]["message"])
+        self.assertIn("fingerprint", answer["error"]["message"])
+        self.assertIn("fingerprint is LlamaForCausalLM/bfloat16/", other.log())
+        self.assertIn("LlamaForCausalLM/float32/", other.log())
         tandem.assert_blocks_come_back(self.pair.prefill, other)
 
 

@@ -218,6 +218,40 @@ class Layerwise(unittest.TestCase):
         self.assertIsNone(json.loads(self.alone.get("/tandem/info")[1])["kv_connector"])
 
 
+class UnequalSides(unittest.TestCase):
+    """Any to any: three ranks and large blocks push into one rank with small ones, and the reverse."""
+
+    def pair(self, prefill_flags, decode_flags):
+        common = ("--max-model-len", "1024", "--max-num-batched-tokens", "64", "--threads", "3")
+        transfer = {"kv_connector": "MooncakeLayerwiseConnector"}
+        prefill = tandem.serve("P3", *common, *prefill_flags, role="kv_producer", transfer=transfer)
+        decode = tandem.serve("D3", *common, *decode_flags, role="kv_consumer", transfer=transfer)
+        for process in (prefill, decode):
+            self.addCleanup(process.stop)
+            process.wait_ready()
+        meta = Metaserver(prefill)
+        self.addCleanup(meta.stop)
+        return prefill, decode, meta
+
+    def test_three_ranks_and_one(self):
+        three = ("--tensor-parallel-size", "3", "--block-size", "128")
+        for flags in ((three, ()), ((), three)):
+            with self.subTest(flags=flags):
+                prefill, decode, meta = self.pair(*flags)
+                body = {"temperature": 0, "max_tokens": 12, "prompt": "Unequal. " + PROMPT}
+                base = str(uuid.uuid4())
+                meta.bodies[f"cmpl-{base}-0"] = ("/v1/completions", dict(body))
+                params = {"do_remote_prefill": True, "metaserver": meta.url}
+                status, answer = decode.post("/v1/completions", {**body, "kv_transfer_params": params},
+                                             {"X-Request-Id": base})
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(answer["choices"][0]["text"],
+                                 prefill.complete("Unequal. " + PROMPT, max_tokens=12)["choices"][0]["text"])
+                self.assertGreater(decode.metric("tandem:prompt_tokens_by_source_total", source="received"), 50)
+                self.assertEqual(meta.messages[-1][1]["remote_tp_size"], 3 if flags[1] else 1)
+                tandem.assert_blocks_come_back(prefill, decode, within_s=10)
+
+
 class PrefillerDies(unittest.TestCase):
     def test_kill_in_mid_push(self):
         common = ("--max-model-len", "2048", "--max-num-batched-tokens", "16")

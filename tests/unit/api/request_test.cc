@@ -370,7 +370,13 @@ TEST_F(RequestTest, PushesOfADecoder) {
   EXPECT_EQ(both.kv.push_to[0]->num_tokens, 3);
   EXPECT_EQ(both.kv.push_to[1]->num_tokens, 5);
 
-  refused(member(decoders_message("cmpl-x-1", 3)), "it asks for prompt 1, the request has 1");
+  const Job alone = good(member(decoders_message("cmpl-x-1", 3)));
+  ASSERT_EQ(alone.kv.push_to.size(), 1U);
+  EXPECT_TRUE(alone.kv.push_to[0]) << "the proxy has sent that prompt only";
+  const auto over = completion(member(decoders_message("cmpl-x-2", 3)), R"(["abc","def"])");
+  ASSERT_FALSE(over);
+  EXPECT_THAT(over.error().message, HasSubstr("it asks for prompt 2, the request has 2"));
+
   refused(member(decoders_message("cmpl-x-y", 3)), "request_id does not end in the number of a prompt");
   refused(member(decoders_message("cmpl-x-99999999999999999999", 3)), "request_id does not end");
   batch["batch_kv_transfer_params"] = 3;

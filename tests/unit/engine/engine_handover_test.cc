@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/engine.h"
 #include "base/clock.h"
+#include "engine/engine.h"
 #include "unit/engine/instance.h"
 
 namespace tandem::engine {

@@ -146,7 +146,7 @@ TEST_F(SchedulerTest, PinnedSequencesArePreemptedLast) {
     make({.max_num_batched_tokens = 100, .enable_prefix_caching = false}, 3);
     scheduler_->add({.id = 1, .prompt = prompt(4, 10), .pinned = both});
     scheduler_->add({.id = 2, .prompt = prompt(4, 20), .pinned = true});
-    step();  // one block each
+    step();                          // one block each
     const Decision second = step();  // 1 takes the last block; 2, the last admitted, needs one too
     EXPECT_THAT(second.preempted, ElementsAre(both ? 2 : 1));
     EXPECT_THAT(shares(second), ElementsAre(Share(both ? 1 : 2, 1)));
