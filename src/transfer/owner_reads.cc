@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kSumSliceBytes = std::size_t{2} << 20;
 constexpr std::size_t kGrantBytes = std::size_t{256} << 10;  // of one GrantBlocks, about
 constexpr std::size_t kGrantBuffer = std::size_t{1} << 20;   // not more waits in a connection
-constexpr std::size_t kMaxReadsPerReader = 8192;
+constexpr std::size_t kMaxReadsPerReader = 8 * TransferEngine::kMaxFetches;
 
 struct SumTask {
   kv::BlockId block = 0;

@@ -196,7 +196,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
 
   void receive() {
     std::uint64_t moved = 0;
-    while (!finished_ && socket_ && moved < kBytesPerTurn) {
+    while (!finished_ && socket_ && moved < kBytesPerTurn && !received_.end()) {
       const ssize_t count = payload_left_ > 0 && !in_message_ ? read_payload(moved) : read_small();
       if (count == 0) return lost("closed by the peer");
       if (count < 0) {
