@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <numeric>
@@ -48,6 +49,7 @@ struct Waiting {
   FetchId id = 0;
   Delivery delivery;
   std::shared_ptr<Outcome> outcome = std::make_shared<Outcome>();
+  std::shared_ptr<std::atomic<int>> offers = std::make_shared<std::atomic<int>>(0);  ///< accepted ones
 };
 
 class LayerwiseContract : public ::testing::TestWithParam<Param> {
@@ -78,7 +80,7 @@ class LayerwiseContract : public ::testing::TestWithParam<Param> {
                   std::int64_t end = kTokens) {
     Waiting waiting;
     std::tie(waiting.id, waiting.delivery) = d->engine->receive(
-        {std::move(destination), first, end, kTokens, kHash},
+        {std::move(destination), first, end, kTokens, kHash, [offers = waiting.offers] { ++*offers; }},
         [outcome = waiting.outcome](FetchId id, Result<FetchStats> result) { outcome->set(id, std::move(result)); });
     return waiting;
   }
@@ -155,7 +157,11 @@ TEST_P(LayerwiseContract, KvArrivesLayerByLayerAndNeverBeforeItIsPublished) {
   EXPECT_EQ(waiting.delivery.incarnation, d->engine->incarnation());
   EXPECT_EQ(waiting.delivery.blocks, to);
   const Handover source = p->engine->open_growing_lease(kTokens, kHash);
+  EXPECT_EQ(*waiting.offers, 0);
   ASSERT_TRUE(offer(waiting.delivery, source).ok());
+  EXPECT_EQ(*waiting.offers, 1);
+  ASSERT_TRUE(offer(waiting.delivery, source).ok()) << "said twice";
+  EXPECT_EQ(*waiting.offers, 1);
   p->engine->extend(source.lease, {9, 3});
   p->engine->extend(source.lease, {4, 40});
   for (std::int32_t layer = 0; layer < 3; ++layer) {
