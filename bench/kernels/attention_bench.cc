@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over paged KV: prefill of a whole prompt and decode of one token per sequence, in the head shapes of
-// Qwen3-0.6B (16:8 heads of 128) and SmolLM2-135M (9:3 heads of 64), BF16 KV in blocks of 16 tokens.
+// Qwen3-0.6B (16:8 heads of 128) and SmolLM2-135M (9:3 heads of 64), BF16 and int8 KV in blocks of 16 tokens.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -26,19 +26,21 @@ struct Heads {
 constexpr std::int32_t kBlockSize = 16;
 
 /// `sequences` sequences that have `context` tokens in the cache and get `tokens` more.
-void attend(benchmark::State& state, Isa isa, const Heads& heads, std::int64_t sequences, std::int64_t context,
-            std::int64_t tokens, int threads) {
+void attend(benchmark::State& state, Isa isa, kernels::KvType type, const Heads& heads, std::int64_t sequences,
+            std::int64_t context, std::int64_t tokens, int threads) {
   const kernels::Ops& ops = **kernels::ops_for(isa);
   kernels::ThreadTeam team(threads);
   const std::int64_t blocks = (context + tokens + kBlockSize - 1) / kBlockSize;
   kernels::PagedKv kv;
   kv.block_size = kBlockSize;
   kv.num_kv_heads = heads.num_kv_heads;
+  kv.num_heads = heads.num_heads;
   kv.head_dim = heads.head_dim;
-  kv.head_stride = static_cast<std::size_t>(kBlockSize * heads.head_dim) * 2;
+  kv.type = type;
+  kv.head_stride = static_cast<std::size_t>(kBlockSize) * kv.vector_bytes();
   kv.kv_stride = kv.head_stride * static_cast<std::size_t>(heads.num_kv_heads);
   kv.block_stride = 2 * kv.kv_stride;
-  // BF16 numbers near 1 / 64, so that no score overflows.
+  // Numbers near 1 / 64 as BF16, and as the scales of int8 vectors, so that no score overflows.
   const std::size_t words = kv.block_stride / 2 * static_cast<std::size_t>(blocks * sequences);
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const std::size_t bytes_held = (words * 2 + kHugePage - 1) / kHugePage * kHugePage;
@@ -57,7 +59,8 @@ void attend(benchmark::State& state, Isa isa, const Heads& heads, std::int64_t s
   std::vector<float> q(static_cast<std::size_t>(sequences * tokens * width), 0.125F);
   std::vector<float> out(q.size());
   for (auto _ : state) {
-    ops.attention(team, batch, q.data(), width, heads.num_heads, 0.1F, kv, out.data(), width);
+    ops.attention(team, batch, q.data(), width, heads.num_heads / heads.num_kv_heads, 0.1F, {&kv, 1}, out.data(),
+                  width);
     benchmark::ClobberMemory();
   }
   const auto iterations = static_cast<double>(state.iterations());
@@ -65,8 +68,8 @@ void attend(benchmark::State& state, Isa isa, const Heads& heads, std::int64_t s
                         static_cast<double>(tokens * context + tokens * (tokens + 1) / 2);
   state.counters["Gop/s"] =
       benchmark::Counter(4e-9 * scores * heads.head_dim * iterations, benchmark::Counter::kIsRate);
-  const double bytes = static_cast<double>(sequences * (context + tokens)) *
-                       static_cast<double>(heads.num_kv_heads * heads.head_dim) * 4;
+  const double bytes = static_cast<double>(sequences * (context + tokens)) * static_cast<double>(heads.num_kv_heads) *
+                       2 * static_cast<double>(kv.vector_bytes());
   state.counters["GB/s"] = benchmark::Counter(1e-9 * bytes * iterations, benchmark::Counter::kIsRate);
 }
 
@@ -74,14 +77,18 @@ void add(const std::string& name, const Heads& heads, std::int64_t sequences, st
          int threads) {
   for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kPortable}) {
     if (!kernels::ops_for(isa)) continue;
-    const std::string full = std::string(kernels::isa_name(isa)) + "/" + name +
-                             "/heads:" + std::to_string(heads.num_heads) + "x" + std::to_string(heads.head_dim) +
-                             "/kv_heads:" + std::to_string(heads.num_kv_heads) +
-                             "/sequences:" + std::to_string(sequences) + "/context:" + std::to_string(context) +
-                             "/tokens:" + std::to_string(tokens) + "/threads:" + std::to_string(threads);
-    auto* bench = benchmark::RegisterBenchmark(
-        full.c_str(), [=](benchmark::State& state) { attend(state, isa, heads, sequences, context, tokens, threads); });
-    if (threads > 1) bench->UseRealTime();
+    for (const bool int8 : {false, true}) {
+      const kernels::KvType type = int8 ? kernels::KvType::kInt8 : kernels::KvType::kBf16;
+      const std::string full = std::string(kernels::isa_name(isa)) + "/" + name + (int8 ? "/int8" : "/bfloat16") +
+                               "/heads:" + std::to_string(heads.num_heads) + "x" + std::to_string(heads.head_dim) +
+                               "/kv_heads:" + std::to_string(heads.num_kv_heads) +
+                               "/sequences:" + std::to_string(sequences) + "/context:" + std::to_string(context) +
+                               "/tokens:" + std::to_string(tokens) + "/threads:" + std::to_string(threads);
+      auto* bench = benchmark::RegisterBenchmark(full.c_str(), [=](benchmark::State& state) {
+        attend(state, isa, type, heads, sequences, context, tokens, threads);
+      });
+      if (threads > 1) bench->UseRealTime();
+    }
   }
 }
 

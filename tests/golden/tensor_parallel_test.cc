@@ -71,6 +71,8 @@ TEST_P(TensorParallel, EverySizeGivesTheBitsOfOneRank) {
 }
 
 TEST_P(TensorParallel, KvTypesChangeTheLogitsLittle) {
+  // With W8A8 any rounding of KV turns the last bit of some int8 activation, and that weighs more.
+  const double most = std::get<1>(GetParam()) == ComputeType::kW8A8 ? 0.06 : 0.02;
   const Logits reference = ModelRunner(*checkpoint_, options()).all_logits(prompt()).back();
   for (const auto element : {ElementType::kBf16, ElementType::kF32, ElementType::kInt8}) {
     model::ModelOptions other = options();
@@ -79,7 +81,7 @@ TEST_P(TensorParallel, KvTypesChangeTheLogitsLittle) {
     EXPECT_EQ(runner.cache().layout().element, element);
     const double error = relative_l2(runner.all_logits(prompt()).back(), reference);
     RecordProperty(std::string(kv::element_name(element)), std::to_string(error));
-    EXPECT_LE(error, 0.02) << kv::element_name(element);
+    EXPECT_LE(error, most) << kv::element_name(element);
     const bool same =
         element == (std::get<1>(GetParam()) == ComputeType::kFloat32 ? ElementType::kF32 : ElementType::kBf16);
     EXPECT_EQ(error == 0.0, same) << kv::element_name(element);
@@ -93,7 +95,7 @@ TEST_P(TensorParallel, FingerprintsAllowExchange) {
     return ModelRunner(*checkpoint_, other).cache().layout().fingerprint;
   };
   const std::string one = fingerprint(1, std::nullopt);
-  EXPECT_EQ(fingerprint(2, std::nullopt), one);
+  EXPECT_EQ(fingerprint(tp_sizes().front(), std::nullopt), one);
   EXPECT_EQ(fingerprint(1, ElementType::kInt8), one);
 }
 
