@@ -29,7 +29,8 @@ def main() -> int:
     usage = None
     answer = ""
     with urllib.request.urlopen(request, timeout=120) as response:
-        timing = response.headers.get("X-Tandem-Timing")
+        # "name=seconds;name=seconds;..."; the parts add up to the time to the first token as the proxy saw it.
+        timing = [part.split("=") for part in (response.headers["X-Tandem-Timing"] or "").split(";") if "=" in part]
         for line in response:
             line = line.decode().strip()
             if not line.startswith("data: ") or line == "data: [DONE]":
@@ -53,8 +54,7 @@ def main() -> int:
     print(f"tokens:   {usage['prompt_tokens']} in the prompt, {usage['completion_tokens']} in the answer")
     print(f"seen by the client: first token after {(first - started) * 1000:.0f} ms, all after {(ended - started) * 1000:.0f} ms")
     if timing:
-        parts = ", ".join(f"{name} {float(seconds) * 1000:.1f} ms"
-                          for name, seconds in (part.split("=") for part in timing.split(";")))
+        parts = ", ".join(f"{name} {float(seconds) * 1000:.1f} ms" for name, seconds in timing if float(seconds) > 0)
         print(f"where the time to the first token went: {parts}")
     return 0
 

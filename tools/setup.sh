@@ -16,7 +16,7 @@ want=("${build_packages[@]}")
 case "${1:-build}" in
   build) ;;
   demo) want+=(python3 python3-pip curl) ;;
-  test) want+=("${test_packages[@]}" python3-pip) ;;
+  test) want+=("${test_packages[@]}" python3-pip python3-venv) ;;
   lint) want+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) want+=("${test_packages[@]}" "${fuzz_packages[@]}") ;;
   bench) want+=("${test_packages[@]}" "${bench_packages[@]}") ;;
@@ -48,6 +48,7 @@ for package in "${missing[@]}"; do
     python3|cmake|curl|g++|ccache|pkg-config) command -v "$package" >/dev/null && continue ;;
     ninja-build) command -v ninja >/dev/null && continue ;;
     python3-pip) python3 -m pip --version >/dev/null 2>&1 && continue ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && continue ;;
   esac
   keep+=("$package")
 done

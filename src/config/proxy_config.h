@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of `tandem proxy`: the flags of vLLM-Ascend's load_balance_proxy_server_example.py (pd_protocol.md 9.1) and
-// the time limits that script lacks.
+// Options of `tandem proxy`: the flags of vLLM-Ascend's two proxy scripts, load_balance_proxy_server_example.py and
+// load_balance_proxy_layerwise_server_example.py (pd_protocol.md 9.1), and what those scripts lack.
 #pragma once
 
 #include <chrono>
@@ -15,18 +15,30 @@ struct Backend {
   std::uint16_t port = 0;
 };
 
+/// Who is asked first, and which way the KV then moves.
+enum class ProxyConnector : std::uint8_t {
+  kAuto,       ///< what each decoder says of itself at /tandem/info; pull for those that do not know that endpoint
+  kPull,       ///< prefiller first, the decoder fetches (pd_protocol.md 4.1)
+  kLayerwise,  ///< decoder first, the prefiller pushes (pd_protocol.md 7.1)
+};
+
 struct ProxyConfig {
   std::string host = "localhost";
   std::uint16_t port = 8000;
   std::vector<Backend> prefillers;
   std::vector<Backend> decoders;
+  ProxyConnector connector = ProxyConnector::kAuto;
+  /// Where decoders reach POST /v1/metaserver, if not at host and port; empty: http://<host>:<port>/v1/metaserver.
+  std::string metaserver_url;
   int max_retries = 3;                       ///< attempts of the prefill stage, over different prefillers
   std::chrono::milliseconds retry_delay{1};  ///< doubles with each attempt
   std::chrono::milliseconds connect_timeout{3'000};
-  std::chrono::milliseconds prefill_timeout{600'000};      ///< whole prefill answer
-  std::chrono::milliseconds first_byte_timeout{600'000};   ///< decode: until the head of the answer
-  std::chrono::milliseconds stream_idle_timeout{300'000};  ///< decode: between two pieces
-  int max_inflight = 4096;                                 ///< over it: 503 with Retry-After
+  std::chrono::milliseconds prefill_timeout{600'000};        ///< whole prefill answer
+  std::chrono::milliseconds first_byte_timeout{600'000};     ///< decode: until the head of the answer
+  std::chrono::milliseconds stream_idle_timeout{300'000};    ///< decode: between two pieces
+  int max_inflight = 4096;                                   ///< over it: 503 with Retry-After
+  int max_waiting_retries = 3;                               ///< readiness probes of an added instance
+  std::chrono::milliseconds waiting_retry_interval{10'000};  ///< between two of them
   std::string log_level = "info";
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags of `tandem proxy` and `tandem up`. The proxy's are those of vLLM-Ascend's load_balance_proxy_server_example.py
-// (pd_protocol.md 9.1) and the time limits that script lacks.
+// Flags of `tandem proxy` and `tandem up`. The proxy's are those of vLLM-Ascend's pull and layerwise proxy scripts
+// (pd_protocol.md 9.1) and what those scripts lack.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,6 +63,18 @@ Setter milliseconds_into(std::chrono::milliseconds& target) {
   };
 }
 
+/// Decoders post there as it is, so that a URL they cannot use is refused here.
+Setter url_into(std::string& target) {
+  return [&target](const std::string& value) -> Result<void> {
+    const std::size_t scheme = value.starts_with("http://") ? 7 : value.starts_with("https://") ? 8 : 0;
+    const bool clean = value.find_first_of(" \t\r\n\"\\") == std::string::npos;
+    if (scheme == 0 || scheme == value.size() || value[scheme] == '/' || !clean)
+      return invalid(fmt::format("'{}' is not a URL; expected http://HOST:PORT/v1/metaserver", value));
+    target = value;
+    return {};
+  };
+}
+
 Setter log_level_into(std::string& target) {
   return [&target](std::string value) -> Result<void> {
     for (char& c : value) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
@@ -97,6 +109,12 @@ ProxyOptions::ProxyOptions(FlagList& flags) {
   flags.many("--decoder-hosts", "HOST", "hosts of the decoders, one for each port", "localhost",
              hosts_into(decoder_hosts_));
   flags.many("--decoder-ports", "PORT", "ports of the decoders", "8002", ports_into(decoder_ports_));
+  flags.one("--connector", "NAME", "how KV moves: pull, layerwise, or auto (asks each decoder)", "auto",
+            choice_into<ProxyConnector>(config_.connector, {{"auto", ProxyConnector::kAuto},
+                                                            {"pull", ProxyConnector::kPull},
+                                                            {"layerwise", ProxyConnector::kLayerwise}}));
+  flags.one("--metaserver-url", "URL", "layerwise: where decoders reach /v1/metaserver", "from --host and --port",
+            url_into(config_.metaserver_url));
   flags.one("--log-level", "LEVEL", "debug, info, warning, error", "info", log_level_into(config_.log_level));
   flags.group("Retries and limits");
   flags.one("--max-retries", "N", "attempts of the prefill stage, over different prefillers", "3",
@@ -112,9 +130,11 @@ ProxyOptions::ProxyOptions(FlagList& flags) {
             milliseconds_into(config_.stream_idle_timeout));
   flags.one("--max-inflight", "N", "requests at once; over it 503 with Retry-After", "4096",
             integer_into(config_.max_inflight, 1, 1 << 20));
+  flags.one("--max-waiting-retries", "N", "readiness probes of an instance that is added at run time", "3",
+            integer_into(config_.max_waiting_retries, 1, 10'000));
+  flags.one("--waiting-retry-interval", "TIME", "between two of those probes", "10s",
+            milliseconds_into(config_.waiting_retry_interval));
   flags.group("Accepted, without effect here");
-  flags.ignored("--max-waiting-retries", Arity::kOne, "a request waits at its prefiller");
-  flags.ignored("--waiting-retry-interval", Arity::kOne, "a request waits at its prefiller");
   flags.ignored("--workers", Arity::kOne, "one process serves all connections");
 }
 

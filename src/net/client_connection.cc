@@ -163,6 +163,12 @@ Task<Result<bool>> ClientConnection::fill() {
   co_return true;
 }
 
+std::string ClientConnection::local_address() const {
+  error_code error;
+  const auto local = socket_.local_endpoint(error);
+  return error ? std::string() : local.address().to_string();
+}
+
 bool ClientConnection::stale() {
   if (!socket_.is_open() || !input_.empty()) return true;
   char byte = 0;

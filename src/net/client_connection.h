@@ -39,6 +39,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void start_answer() { answer_bytes_ = 0; }
   bool any_answer_byte() const { return answer_bytes_ > 0; }
   bool ended_by_us() const { return timed_out_ || cancelled_; }
+  std::string local_address() const;
   /// Whether a kept connection was closed by its peer (or has bytes that nobody asked for).
   bool stale();
 

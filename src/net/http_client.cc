@@ -99,6 +99,7 @@ class Client final : public HttpClient, public std::enable_shared_from_this<Clie
   Task<Result<std::unique_ptr<ClientResponse>>> send(ClientRequest request, ClientTimeouts timeouts,
                                                      Cancel cancel) override;
   const Endpoint& endpoint() const override { return endpoint_; }
+  std::string local_address() const override { return local_address_; }
   std::size_t num_idle() const override { return idle_.size(); }
   void close_idle() override {
     for (auto& kept : idle_) kept.connection->close();
@@ -129,6 +130,7 @@ class Client final : public HttpClient, public std::enable_shared_from_this<Clie
   boost::asio::any_io_executor executor_;
   Endpoint endpoint_;
   std::string name_;
+  std::string local_address_;  ///< of the connection made last
   ClientLimits limits_;
   std::deque<Kept> idle_;  ///< oldest first
 };
@@ -172,6 +174,7 @@ Task<Result<std::unique_ptr<ClientResponse>>> Client::send(ClientRequest request
         connection->close();
         co_return connected.error();
       }
+      local_address_ = connection->local_address();
     }
     auto parser = co_await exchange_head(connection, bytes, call);
     if (parser) {

@@ -72,6 +72,9 @@ class HttpClient {
   virtual Task<Result<std::unique_ptr<ClientResponse>>> send(ClientRequest request, ClientTimeouts timeouts,
                                                              Cancel cancel) = 0;
   virtual const Endpoint& endpoint() const = 0;
+  /// Address of this machine on the connection made last ("192.0.0.5"): where the peer can reach us, if nothing
+  /// translates addresses in between. Empty before the first connection.
+  virtual std::string local_address() const = 0;
   virtual std::size_t num_idle() const = 0;
   /// Closes kept connections; those in use go on.
   virtual void close_idle() = 0;

@@ -34,14 +34,12 @@ class StreamState {
   std::string tail_;
 };
 
+/// No [DONE]: a client that reads no error events must not take what it has for a whole answer.
 net::Task<void> end_with_error(std::shared_ptr<net::Exchange> exchange, const StreamState& state, std::string message) {
   std::string bytes(state.closing());
   bytes += "data: " + error_body(502, message) + "\n\n";
   const auto sent = co_await exchange->write(std::move(bytes));
-  if (!sent) co_return;
-  std::string done = "data: [DONE]\n\n";
-  const auto sent_done = co_await exchange->write(std::move(done));
-  if (sent_done) (void)co_await exchange->end_stream();
+  if (sent) (void)co_await exchange->end_stream();
 }
 
 }  // namespace
@@ -51,7 +49,7 @@ net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
                                      net::Headers extra) {
   RelayOutcome outcome;
   net::Headers headers = client_headers(answer->headers());
-  for (const auto& [name, value] : extra.fields()) headers.add(name, value);
+  for (const auto& [name, value] : extra.fields()) headers.set(name, value);
   const auto type = headers.find("content-type");
   const bool events = type && type->starts_with("text/event-stream");
   if (events) headers.remove("content-length");  // an error event may have to follow

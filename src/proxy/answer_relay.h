@@ -19,9 +19,9 @@ struct RelayOutcome {
   std::size_t num_bytes = 0;
 };
 
-/// Sends head (with `extra` fields of our own) and first piece, then what follows until the end. If the backend breaks
-/// off, an event stream gets an error event and [DONE] (after closing a half-sent event), anything else a connection
-/// that ends too early.
+/// Sends head (`extra` fields of our own replace the backend's) and first piece, then what follows until the end. If
+/// the backend breaks off, an event stream gets an error event and no [DONE] (after closing a half-sent event),
+/// anything else a connection that ends too early.
 net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
                                      std::unique_ptr<net::ClientResponse> answer, std::string first_piece,
                                      net::Headers extra);

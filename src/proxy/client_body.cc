@@ -9,6 +9,18 @@ constexpr std::string_view kPrefillParams =
     R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,)"
     R"("remote_host":null,"remote_port":null,"aborted_request":[]})";
 
+JsonMembers one_token(JsonMembers members, std::string_view params) {
+  members.remove("stream_options");
+  members.set("stream", "false");
+  members.set("max_tokens", "1");
+  members.set("min_tokens", "1");
+  for (const char* name : {"max_completion_tokens", "n"}) {
+    if (members.find(name)) members.set(name, "1");
+  }
+  members.set("kv_transfer_params", params);
+  return members;
+}
+
 }  // namespace
 
 Result<ClientBody> ClientBody::parse(std::string_view text) {
@@ -19,16 +31,24 @@ Result<ClientBody> ClientBody::parse(std::string_view text) {
   return body;
 }
 
-std::string ClientBody::for_prefill() const {
-  JsonMembers members = members_;
-  members.remove("stream_options");
-  members.set("stream", "false");
-  members.set("max_tokens", "1");
-  members.set("min_tokens", "1");
-  for (const char* name : {"max_completion_tokens", "n"}) {
-    if (members.find(name)) members.set(name, "1");
+std::string ClientBody::for_prefill() const { return one_token(members_, kPrefillParams).text(); }
+
+std::vector<std::string> ClientBody::prompts() const {
+  const auto raw = members_.find("prompt");
+  if (!raw) return {};
+  std::vector<std::string> prompts;
+  for (const auto element : json_elements(*raw)) {
+    // A list of numbers is one prompt.
+    if (!element.starts_with('"') && !element.starts_with('[')) return {std::string(*raw)};
+    prompts.emplace_back(element);
   }
-  members.set("kv_transfer_params", kPrefillParams);
+  if (prompts.empty()) prompts.emplace_back(*raw);
+  return prompts;
+}
+
+std::string ClientBody::for_push(std::string_view prompt, std::string_view params) const {
+  JsonMembers members = one_token(members_, params);
+  if (!prompt.empty()) members.set("prompt", prompt);
   return members.text();
 }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a client's body goes to a prefiller and what to a decoder (pd_protocol.md 2.5, 2.6 and 4.2):
+// What of a client's body goes to a prefiller and what to a decoder (pd_protocol.md 2.5, 2.6, 4.2 and 7.2):
 //
 //   member                  prefiller                decoder
-//   kv_transfer_params      do_remote_decode         what the prefiller answered (a client's own is dropped)
+//   kv_transfer_params      pull: do_remote_decode   pull: what the prefiller answered (a client's own is dropped)
+//                           push: what the decoder   push: do_remote_prefill and the metaserver
+//                           posted
+//   prompt (push)           the one that is wanted   as sent
 //   stream                  false                    as sent
 //   max_tokens, min_tokens  1                        as sent
 //   max_completion_tokens   1 if present             as sent
@@ -15,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "proxy/json_members.h"
@@ -27,7 +31,11 @@ class ClientBody {
   static Result<ClientBody> parse(std::string_view text);
 
   std::string for_prefill() const;
-  /// `params`: raw JSON of the prefiller's kv_transfer_params; empty: the decoder prefills by itself.
+  /// Layerwise: `prompt` is one of prompts(), or empty for a chat; `params` is the decoder's object.
+  std::string for_push(std::string_view prompt, std::string_view params) const;
+  /// Raw JSON of each prompt: a text or a list of token ids. Empty if there is no such member (a chat).
+  std::vector<std::string> prompts() const;
+  /// `params`: raw JSON of kv_transfer_params; empty: the decoder prefills by itself.
   std::string for_decode(std::string_view params) const;
   bool stream() const { return members_.is_true("stream"); }
   /// Length of what the client sent: the measure of the load scores.

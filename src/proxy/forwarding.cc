@@ -89,6 +89,13 @@ std::string make_uuid() {
                      low & 0xffffffffffffULL);
 }
 
+std::string random_hex(std::size_t digits) {
+  std::string hex = make_uuid();
+  std::erase(hex, '-');
+  // The first of the last 16 digits is the variant of a UUID, which is not zero.
+  return hex.substr(hex.size() - std::min(digits, hex.size()));
+}
+
 std::string error_body(int status, std::string_view message) {
   return fmt::format(R"({{"error":{{"message":{},"type":"{}","param":null,"code":{}}}}})", json_quote(message),
                      error_type(status), status);

@@ -19,6 +19,8 @@ net::Headers client_headers(const net::Headers& backend);
 
 /// Random, in the form of RFC 4122 with dashes.
 std::string make_uuid();
+/// Random, lower case, up to 32 digits; never all zero.
+std::string random_hex(std::size_t digits);
 
 /// {"error": {"message", "type", "param": null, "code"}}
 std::string error_body(int status, std::string_view message);

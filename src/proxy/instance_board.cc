@@ -14,38 +14,19 @@ constexpr double kMillion = 1e6;
 std::int64_t prefill_score(std::size_t bytes) { return static_cast<std::int64_t>(bytes) * 8'625 + 120'074'500; }
 std::int64_t decode_score(std::size_t bytes) { return static_cast<std::int64_t>(bytes) * 1'000'000; }
 
-std::vector<std::shared_ptr<Instance>> make_instances(Role role, const std::vector<config::Backend>& backends,
-                                                      const boost::asio::any_io_executor& executor,
-                                                      obs::Registry& registry) {
-  std::vector<std::shared_ptr<Instance>> instances;
-  for (std::size_t i = 0; i < backends.size(); ++i) {
-    auto instance = std::make_shared<Instance>();
-    const net::Endpoint endpoint(backends[i].host, backends[i].port);
-    instance->role = role;
-    instance->index = i;
-    instance->name = endpoint.to_string();
-    instance->client = net::HttpClient::create(executor, endpoint, net::ClientLimits());
-    const obs::Labels labels = {{"role", std::string(role_name(role))}, {"instance", instance->name}};
-    instance->tokens_gauge = registry.gauge("tandem:proxy_active_tokens_score",
-                                            "Load score of requests that an instance computes now.", labels);
-    if (role == Role::kPrefill) {
-      instance->kv_gauge = registry.gauge("tandem:proxy_active_kv_score",
-                                          "Load score of requests whose KV an instance still holds.", labels);
-    }
-    instance->up_gauge = registry.gauge("tandem:proxy_instance_up",
-                                        "1 if the last contact with an instance went well, 0 if it failed.", labels);
-    instance->up_gauge.set(1);
-    instance->failures =
-        registry.counter("tandem:proxy_instance_failures_total",
-                         "Requests that an instance refused to connect, broke or answered 5xx.", labels);
-    instances.push_back(std::move(instance));
-  }
-  return instances;
+std::optional<Connector> fixed_connector(config::ProxyConnector option) {
+  if (option == config::ProxyConnector::kPull) return Connector::kPull;
+  if (option == config::ProxyConnector::kLayerwise) return Connector::kLayerwise;
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::string_view role_name(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
+
+std::string_view connector_name(Connector connector) {
+  return connector == Connector::kLayerwise ? "layerwise" : "pull";
+}
 
 LoadShare::LoadShare(std::shared_ptr<Instance> instance, std::int64_t tokens, std::int64_t kv)
     : instance_(std::move(instance)), tokens_(tokens), kv_(kv) {
@@ -81,21 +62,73 @@ void LoadShare::release_kv() {
 
 InstanceBoard::InstanceBoard(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
                              obs::Registry& registry)
-    : prefillers_(make_instances(Role::kPrefill, config.prefillers, executor, registry)),
-      decoders_(make_instances(Role::kDecode, config.decoders, executor, registry)) {}
+    : executor_(executor), registry_(registry), connector_(fixed_connector(config.connector)) {
+  for (const auto& backend : config.prefillers) {
+    add(make(Role::kPrefill, net::Endpoint(backend.host, backend.port)));
+  }
+  for (const auto& backend : config.decoders) add(make(Role::kDecode, net::Endpoint(backend.host, backend.port)));
+}
 
-std::shared_ptr<Instance> InstanceBoard::choose(Role role, Tried& tried, TimePoint now) const {
-  const auto& instances = of(role);
-  tried.resize(instances.size());
-  const auto rank = [&](const std::shared_ptr<Instance>& instance) {
-    const bool avoid = instance->avoid_until > now;
-    return std::tuple(tried[instance->index], avoid, instance->priority(), instance->index);
+std::shared_ptr<Instance> InstanceBoard::make(Role role, const net::Endpoint& endpoint) {
+  auto instance = std::make_shared<Instance>();
+  instance->role = role;
+  instance->ordinal = next_ordinal_++;
+  instance->name = endpoint.to_string();
+  instance->client = net::HttpClient::create(executor_, endpoint, net::ClientLimits());
+  instance->connector = connector_;
+  const obs::Labels labels = {{"role", std::string(role_name(role))}, {"instance", instance->name}};
+  instance->tokens_gauge = registry_.gauge("tandem:proxy_active_tokens_score",
+                                           "Load score of requests that an instance computes now.", labels);
+  if (role == Role::kPrefill) {
+    instance->kv_gauge = registry_.gauge("tandem:proxy_active_kv_score",
+                                         "Load score of requests whose KV an instance still holds.", labels);
+  }
+  instance->up_gauge = registry_.gauge("tandem:proxy_instance_up",
+                                       "1 if the last contact with an instance went well, 0 if it failed.", labels);
+  instance->up_gauge.set(1);
+  instance->failures =
+      registry_.counter("tandem:proxy_instance_failures_total",
+                        "Requests that an instance refused to connect, broke or answered 5xx.", labels);
+  return instance;
+}
+
+std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector> wanted, const Tried& tried,
+                                              TimePoint now) const {
+  const auto rank = [&](const Instance& instance) {
+    const auto tries = tried.find(instance.ordinal);
+    return std::tuple(tries == tried.end() ? 0 : tries->second, instance.avoid_until > now, instance.priority(),
+                      instance.ordinal);
   };
-  const auto best = std::min_element(instances.begin(), instances.end(),
-                                     [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
-  if (best == instances.end()) return nullptr;
-  ++tried[(*best)->index];
-  return *best;
+  std::shared_ptr<Instance> best;
+  for (const auto& instance : of(role)) {
+    if (wanted && instance->connector && instance->connector != wanted) continue;
+    if (!best || rank(*instance) < rank(*best)) best = instance;
+  }
+  return best;
+}
+
+std::shared_ptr<Instance> InstanceBoard::choose(Role role, std::optional<Connector> wanted, Tried& tried,
+                                                TimePoint now) const {
+  auto instance = best(role, wanted, tried, now);
+  if (instance) ++tried[instance->ordinal];
+  return instance;
+}
+
+std::shared_ptr<Instance> InstanceBoard::find(Role role, std::string_view name) const {
+  const auto& instances = of(role);
+  const auto found =
+      std::find_if(instances.begin(), instances.end(), [name](const auto& each) { return each->name == name; });
+  return found == instances.end() ? nullptr : *found;
+}
+
+void InstanceBoard::add(std::shared_ptr<Instance> instance) {
+  auto& instances = instance->role == Role::kPrefill ? prefillers_ : decoders_;
+  instances.push_back(std::move(instance));
+}
+
+bool InstanceBoard::remove(Role role, std::string_view name) {
+  auto& instances = role == Role::kPrefill ? prefillers_ : decoders_;
+  return std::erase_if(instances, [name](const auto& each) { return each->name == name; }) > 0;
 }
 
 LoadShare InstanceBoard::take_prefill(const std::shared_ptr<Instance>& instance, std::size_t body_bytes) {
@@ -111,6 +144,7 @@ void InstanceBoard::failed(Instance& instance, TimePoint now) {
   const auto pause = std::chrono::seconds(1 << std::min(instance.failures_in_a_row, kMostDoublings));
   instance.avoid_until = now + std::min<Duration>(pause, std::chrono::seconds(30));
   ++instance.failures_in_a_row;
+  instance.look_again = true;
   instance.failures.add();
   instance.up_gauge.set(0);
 }

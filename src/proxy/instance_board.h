@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The prefillers and decoders, how loaded the proxy thinks each is (pd_protocol.md 9.3) and which failed lately.
-// Load is counted in integers and given back by whoever took it, so that an idle proxy shows exactly zero.
+// Instances come and go at run time. Load is counted in integers and given back by whoever took it, so that an idle
+// proxy shows exactly zero.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,12 +23,20 @@ namespace tandem::proxy {
 enum class Role : std::uint8_t { kPrefill, kDecode };
 std::string_view role_name(Role role);  ///< "prefill"
 
+/// Which way KV moves between a prefiller and a decoder.
+enum class Connector : std::uint8_t { kPull, kLayerwise };
+std::string_view connector_name(Connector connector);  ///< "layerwise"
+
 /// One backend. Used on the proxy's io thread only.
 struct Instance {
   Role role = Role::kPrefill;
-  std::size_t index = 0;  ///< position in the configuration
-  std::string name;       ///< "host:port"
+  std::size_t ordinal = 0;  ///< grows with every instance that is added
+  std::string name;         ///< "host:port"
   std::shared_ptr<net::HttpClient> client;
+
+  std::optional<Connector> connector;  ///< nullopt: not known yet, fits any
+  bool is_tandem = false;              ///< answers /tandem/info: honours our error answers
+  bool look_again = true;              ///< it failed since it was last asked about itself
 
   std::int64_t active_tokens = 0;  ///< millionths of a score
   std::int64_t active_kv = 0;      ///< millionths; prefillers only
@@ -66,8 +77,8 @@ class LoadShare {
   std::int64_t kv_ = 0;
 };
 
-/// How often this request has tried each instance of one role.
-using Tried = std::vector<int>;
+/// How often a request has tried each instance, by ordinal.
+using Tried = std::map<std::size_t, int>;
 
 class InstanceBoard {
  public:
@@ -77,9 +88,19 @@ class InstanceBoard {
   const std::vector<std::shared_ptr<Instance>>& of(Role role) const {
     return role == Role::kPrefill ? prefillers_ : decoders_;
   }
-  /// The one to ask: least tried by this request first, then not failed lately, then least loaded, then configured
-  /// first. Null if the role has no instance. Counts the try.
-  std::shared_ptr<Instance> choose(Role role, Tried& tried, TimePoint now) const;
+  /// The one to ask: least tried by this request first, then not failed lately, then least loaded, then added first.
+  /// Null if the role has none whose connector is, or may be, the one wanted (nullopt: any).
+  std::shared_ptr<Instance> best(Role role, std::optional<Connector> wanted, const Tried& tried, TimePoint now) const;
+  /// The same, and counts the try.
+  std::shared_ptr<Instance> choose(Role role, std::optional<Connector> wanted, Tried& tried, TimePoint now) const;
+
+  /// Null if the role has no instance of that name.
+  std::shared_ptr<Instance> find(Role role, std::string_view name) const;
+  /// An instance like those of the configuration, which choose() does not know yet.
+  std::shared_ptr<Instance> make(Role role, const net::Endpoint& endpoint);
+  void add(std::shared_ptr<Instance> instance);
+  /// Not chosen from now on; its requests go on. False if it is not there.
+  bool remove(Role role, std::string_view name);
 
   /// The load of a request whose body has this many bytes.
   static LoadShare take_prefill(const std::shared_ptr<Instance>& instance, std::size_t body_bytes);
@@ -90,6 +111,10 @@ class InstanceBoard {
   static void succeeded(Instance& instance);
 
  private:
+  boost::asio::any_io_executor executor_;
+  obs::Registry& registry_;
+  std::optional<Connector> connector_;  ///< of every instance, if the configuration says so
+  std::size_t next_ordinal_ = 0;
   std::vector<std::shared_ptr<Instance>> prefillers_, decoders_;
 };
 

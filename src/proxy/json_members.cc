@@ -39,7 +39,7 @@ class Scanner {
         skip_string();
         continue;
       }
-      if (depth == 0 && (c == ',' || c == '}' || is_space(c))) break;
+      if (depth == 0 && (c == ',' || c == '}' || c == ']' || is_space(c))) break;
       if (c == '{' || c == '[') ++depth;
       if (c == '}' || c == ']') --depth;
       ++at_;
@@ -126,6 +126,19 @@ std::string JsonMembers::text() const {
   }
   out += '}';
   return out;
+}
+
+std::vector<std::string_view> json_elements(std::string_view array) {
+  std::vector<std::string_view> elements;
+  Scanner scanner(array);
+  if (!scanner.take('[')) return elements;
+  while (!scanner.take(']')) {
+    const auto raw = scanner.take_value();
+    if (raw.empty()) break;
+    elements.push_back(raw);
+    scanner.take(',');
+  }
+  return elements;
 }
 
 std::string json_quote(std::string_view text) {

@@ -39,6 +39,10 @@ class JsonMembers {
   std::vector<Member> members_;
 };
 
+/// Raw texts of an array's elements, views into it; empty if it is no array. `array` must be valid JSON, as a member of
+/// JsonMembers is.
+std::vector<std::string_view> json_elements(std::string_view array);
+
 /// Quotes and escapes.
 std::string json_quote(std::string_view text);
 

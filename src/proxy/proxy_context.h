@@ -7,6 +7,8 @@
 
 #include "config/proxy_config.h"
 #include "proxy/instance_board.h"
+#include "proxy/instance_watch.h"
+#include "proxy/metaserver.h"
 #include "proxy/proxy_metrics.h"
 
 namespace tandem::proxy {
@@ -17,13 +19,17 @@ struct ProxyContext {
         config(std::move(options)),
         metrics(registry),
         board(executor, config, registry),
+        watch(executor, config, board),
         api_key(std::move(key)) {}
 
   boost::asio::any_io_executor executor;
   config::ProxyConfig config;
   ProxyMetrics metrics;
   InstanceBoard board;
-  std::string api_key;  ///< for backends, when a client sends no Authorization of its own; may be empty
+  InstanceWatch watch;
+  OpenRequests open_requests;
+  std::uint16_t port = 0;  ///< where the proxy listens
+  std::string api_key;     ///< for backends, when a client sends no Authorization of its own; may be empty
   int inflight = 0;
   int releases_in_flight = 0;
   bool stopping = false;

@@ -28,8 +28,9 @@ ProxyMetrics::ProxyMetrics(obs::Registry& owner)
       inflight(owner.gauge("tandem:proxy_inflight_requests", "Requests between their arrival and their end.")),
       prefill_retries(retries(owner, "prefill")),
       decode_retries(retries(owner, "decode")),
-      local_prefills(owner.counter("tandem:proxy_local_prefills_total",
-                                   "Requests whose prefiller handed no KV over, so that the decoder prefilled.")),
+      local_prefills(
+          owner.counter("tandem:proxy_local_prefills_total",
+                        "Requests whose decoder got no KV from a prefiller: it prefilled or had it cached.")),
       releases_ok(releases(owner, "ok")),
       releases_unsupported(releases(owner, "unsupported")),
       releases_failed(releases(owner, "failed")),
@@ -50,6 +51,13 @@ void ProxyMetrics::count_request(std::string_view endpoint, std::string_view out
   registry
       .counter("tandem:proxy_requests_total", "Requests by endpoint and outcome.",
                {{"endpoint", std::string(endpoint)}, {"outcome", std::string(outcome)}})
+      .add();
+}
+
+void ProxyMetrics::count_metaserver_post(int status) {
+  registry
+      .counter("tandem:proxy_metaserver_posts_total", "Posts of decoders to /v1/metaserver, by status.",
+               {{"status", std::to_string(status)}})
       .add();
 }
 

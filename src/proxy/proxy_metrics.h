@@ -14,10 +14,13 @@ struct ProxyMetrics {
   /// By endpoint and "2xx", "4xx", "5xx", "client_gone" or "broken" (an answer that ended half-way).
   void count_request(std::string_view endpoint, std::string_view outcome);
 
+  /// Of POST /v1/metaserver.
+  void count_metaserver_post(int status);
+
   obs::Registry& registry;
   obs::Gauge inflight;
   obs::Counter prefill_retries, decode_retries;
-  obs::Counter local_prefills;  ///< prefillers that handed nothing over, so that the decoder prefilled
+  obs::Counter local_prefills;  ///< requests whose decoder got no KV from a prefiller: it prefilled or had it cached
   obs::Counter releases_ok, releases_unsupported, releases_failed;
   obs::Histogram prefill_seconds, first_byte_seconds;
 };

@@ -14,9 +14,10 @@
 
 #include "base/log.h"
 #include "net/http_server.h"
+#include "proxy/completion.h"
 #include "proxy/endpoints.h"
 #include "proxy/forwarding.h"
-#include "proxy/pull_flow.h"
+#include "proxy/instance_admin.h"
 
 namespace tandem::proxy {
 namespace {
@@ -29,8 +30,25 @@ std::string key_from_environment() {
 }
 
 net::Task<void> complete(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange) {
-  auto flow = std::make_shared<PullFlow>(std::move(context), std::move(exchange));
-  co_await flow->run();
+  auto completion = std::make_shared<Completion>(std::move(context), std::move(exchange));
+  co_await completion->run();
+}
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+}
+
+/// Decoders on other machines cannot post to an address that means themselves.
+void warn_of_local_address(const config::ProxyConfig& config) {
+  if (config.connector == config::ProxyConnector::kPull || !is_loopback(config.host) || !config.metaserver_url.empty())
+    return;
+  for (const auto& decoder : config.decoders) {
+    if (is_loopback(decoder.host)) continue;
+    log::warning(
+        "decoder {}: if it is on another machine and its connector is layerwise, it cannot reach the "
+        "metaserver at --host {}; give an address of this machine, or --metaserver-url",
+        decoder.host, config.host);
+  }
 }
 
 /// Ends requests, then gives the releases of their leases a moment to be said.
@@ -39,10 +57,11 @@ net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer
   constexpr std::chrono::seconds kReleases{4};
   constexpr std::chrono::milliseconds kLook{5};
   context->stopping = true;
+  context->watch.stop();
   co_await server->stop(drain);
   asio::steady_timer timer(context->executor);
   const auto deadline = std::chrono::steady_clock::now() + kReleases;
-  while (context->releases_in_flight > 0 && std::chrono::steady_clock::now() < deadline) {
+  while ((context->releases_in_flight > 0 || context->watch.active()) && std::chrono::steady_clock::now() < deadline) {
     timer.expires_after(kLook);
     co_await timer.async_wait(asio::use_awaitable);
   }
@@ -76,6 +95,8 @@ Result<std::uint16_t> ProxyServer::start() {
   impl_->server = net::HttpServer::create(impl_->io.get_executor(), limits);
   impl_->server->error_body(error_body);
   add_endpoints(*impl_->server, impl_->context);
+  add_instance_admin(*impl_->server, impl_->context);
+  add_metaserver(*impl_->server, impl_->context);
   for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
     impl_->server->route("POST", path, [context = impl_->context](std::shared_ptr<net::Exchange> exchange) {
       return complete(context, std::move(exchange));
@@ -87,9 +108,12 @@ Result<std::uint16_t> ProxyServer::start() {
     impl_->server.reset();
     return port.error();
   }
+  impl_->context->port = *port;
+  impl_->context->watch.start();
   impl_->thread = std::thread([impl = impl_.get()] { impl->io.run(); });
   log::info("proxy on {} with {} prefillers and {} decoders", net::Endpoint(config.host, *port).to_string(),
             config.prefillers.size(), config.decoders.size());
+  warn_of_local_address(config);
   return port;
 }
 

@@ -13,7 +13,8 @@
 namespace tandem::proxy {
 
 /// Endpoints: POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /reset_prefix_cache; GET /v1/models,
-/// /healthcheck (static), /health (200 once a prefiller and a decoder answer), /version, /metrics.
+/// /healthcheck (static), /health (200 once a prefiller and a decoder answer), /version, /metrics; POST /v1/metaserver
+/// (metaserver.h), /instances/add, /instances/remove (instance_admin.h).
 class ProxyServer {
  public:
   /// Backends may be down. `registry` must outlive the server. The environment variable OPENAI_API_KEY, if set, is sent

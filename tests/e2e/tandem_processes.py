@@ -59,13 +59,13 @@ def wait_until(condition, timeout_s: float, what: str):
 class Process:
     """One tandem process with a port that answers HTTP."""
 
-    def __init__(self, name, arguments, port, health="/health", environment=None):
+    def __init__(self, name, arguments, port, health="/health", environment=None, binary=None):
         self.name = name
         self.port = port
         self.log_path = tempfile.NamedTemporaryFile(prefix=f"tandem-{name}-", suffix=".log", delete=False).name
         self._log = open(self.log_path, "wb")
         self.process = subprocess.Popen(
-            [BINARY, *arguments], stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            [binary or BINARY, *arguments], stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             env={**os.environ, **(environment or {})})
         self._health = health
         atexit.register(self.stop)
@@ -132,7 +132,7 @@ class Process:
         assert status == 200, f"{self.name}: {status} {body}"
         return body
 
-    def stream(self, path, body, headers=None, timeout_s=120):
+    def stream(self, path, body, headers=None, timeout_s=120, content_type="text/event-stream"):
         """Yields the parsed events of an SSE answer; checks that it ends with [DONE]."""
         connection = self.connection(timeout_s)
         with contextlib.closing(connection):
@@ -140,7 +140,7 @@ class Process:
                                {"Content-Type": "application/json", **(headers or {})})
             response = connection.getresponse()
             assert response.status == 200, f"{response.status} {response.read()}"
-            assert response.getheader("Content-Type", "").startswith("text/event-stream"), response.getheaders()
+            assert response.getheader("Content-Type", "").startswith(content_type), response.getheaders()
             done = False
             for line in response:
                 line = line.decode().rstrip("\n")

@@ -59,6 +59,7 @@ StandIn::StandIn(IoThread& io, Behaviour usual) : io_(io), usual_(std::move(usua
     add("POST", "/v1/completions", &StandIn::complete);
     add("POST", "/v1/chat/completions", &StandIn::complete);
     add("POST", "/tandem/release", &StandIn::release);
+    add("GET", "/tandem/info", &StandIn::info);
     for (const char* path : {"/v1/models", "/health"}) add("GET", path, &StandIn::other);
     for (const char* path : {"/reset_prefix_cache", "/tokenize", "/detokenize"}) add("POST", path, &StandIn::other);
     const auto port = server_->listen("127.0.0.1", 0);
@@ -79,6 +80,10 @@ void StandIn::set_usual(Behaviour usual) {
 void StandIn::then(Behaviour behaviour) {
   const std::lock_guard lock(mutex_);
   next_.push_back(std::move(behaviour));
+}
+void StandIn::set_connector(std::string name) {
+  const std::lock_guard lock(mutex_);
+  connector_ = std::move(name);
 }
 void StandIn::set_release_status(std::deque<int> statuses) {
   const std::lock_guard lock(mutex_);
@@ -166,6 +171,15 @@ net::Task<void> StandIn::release(std::shared_ptr<net::Exchange> exchange) {
     }
   }
   net::HttpResponse response(status, "application/json", "{}");
+  (void)co_await exchange->respond(std::move(response));
+}
+
+net::Task<void> StandIn::info(std::shared_ptr<net::Exchange> exchange) {
+  net::HttpResponse response(404, "application/json", R"({"detail":"Not Found"})");
+  {
+    const std::lock_guard lock(mutex_);
+    if (!connector_.empty()) response = {200, "application/json", R"({"kv_connector":")" + connector_ + "\"}"};
+  }
   (void)co_await exchange->respond(std::move(response));
 }
 

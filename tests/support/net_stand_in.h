@@ -49,6 +49,8 @@ class StandIn {
   void set_usual(Behaviour usual);
   /// The next requests are answered like this, then as usual.
   void then(Behaviour behaviour);
+  /// Answers GET /tandem/info like an instance with this connector; without it, like a foreign one (404).
+  void set_connector(std::string name);
   void set_release_status(std::deque<int> statuses);
 
   std::vector<net::HttpRequest> requests() const;  ///< completions of both kinds
@@ -60,6 +62,7 @@ class StandIn {
  private:
   net::Task<void> complete(std::shared_ptr<net::Exchange> exchange);
   net::Task<void> release(std::shared_ptr<net::Exchange> exchange);
+  net::Task<void> info(std::shared_ptr<net::Exchange> exchange);
   net::Task<void> other(std::shared_ptr<net::Exchange> exchange);
   net::Task<void> play(std::shared_ptr<net::Exchange> exchange, Behaviour behaviour);
 
@@ -70,6 +73,7 @@ class StandIn {
   Behaviour usual_;
   std::deque<Behaviour> next_;
   std::deque<int> release_statuses_;
+  std::string connector_;
   std::vector<net::HttpRequest> requests_, releases_, others_;
   int active_ = 0;
   int gone_ = 0;

@@ -344,6 +344,19 @@ TEST(ProxyFlags, AllSpellings) {
   EXPECT_EQ(defaults.decoders.at(0).port, 8002);
   EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--log-level", "DEBUG"}).log_level, "debug");
   EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--connect-timeout", "250ms"}).connect_timeout.count(), 250);
+  EXPECT_EQ(defaults.connector, ProxyConnector::kAuto);
+  const auto layerwise = parse_as<ProxyConfig>({"proxy", "--connector", "layerwise", "--metaserver-url",
+                                                "http://gateway:80/v1/metaserver", "--waiting-retry-interval", "0.5"});
+  EXPECT_EQ(layerwise.connector, ProxyConnector::kLayerwise);
+  EXPECT_EQ(layerwise.metaserver_url, "http://gateway:80/v1/metaserver");
+  EXPECT_EQ(layerwise.waiting_retry_interval.count(), 500);
+}
+
+TEST(ProxyFlags, MetaserverMustBeAUrl) {
+  for (const char* bad : {"gateway:80", "http://", "ftp://x", "http:///path", "http://a b"}) {
+    EXPECT_THAT(error_of({"proxy", "--metaserver-url", bad}), HasSubstr("is not a URL")) << bad;
+  }
+  EXPECT_THAT(error_of({"proxy", "--connector", "push"}), HasSubstr("layerwise"));
 }
 
 TEST(ProxyFlags, PairsMustMatch) {

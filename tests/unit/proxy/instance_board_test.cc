@@ -19,7 +19,9 @@ class InstanceBoardTest : public testing::Test {
     config.decoders = {{"d0", 3}, {"::1", 4}};
     return config;
   }
-  std::size_t pick(Role role, Tried tried = {}) { return board_.choose(role, tried, clock_.now())->index; }
+  std::size_t pick(Role role, Tried tried = {}) {
+    return board_.choose(role, std::nullopt, tried, clock_.now())->ordinal - (role == Role::kDecode ? 2 : 0);
+  }
 
   boost::asio::io_context io_;
   obs::Registry registry_;
@@ -56,7 +58,8 @@ TEST_F(InstanceBoardTest, LeastLoadedThenConfiguredFirst) {
 TEST_F(InstanceBoardTest, ARequestTriesEveryInstanceBeforeOneTwice) {
   Tried tried;
   std::vector<std::size_t> order;
-  for (int i = 0; i < 4; ++i) order.push_back(board_.choose(Role::kDecode, tried, clock_.now())->index);
+  for (int i = 0; i < 4; ++i)
+    order.push_back(board_.choose(Role::kDecode, std::nullopt, tried, clock_.now())->ordinal - 2);
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 0, 1}));
 }
 

@@ -29,6 +29,7 @@ class ProxyTest : public testing::Test {
   ProxyTest() {
     config_.host = "127.0.0.1";
     config_.port = 0;
+    config_.connector = config::ProxyConnector::kPull;
     config_.connect_timeout = std::chrono::milliseconds(1000);
     config_.prefill_timeout = std::chrono::milliseconds(8000);
     config_.first_byte_timeout = std::chrono::milliseconds(8000);

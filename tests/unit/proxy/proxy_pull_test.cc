@@ -40,7 +40,7 @@ TEST_F(ProxyTest, ChatWithoutStreamKeepsTheBodyAndItsLength) {
   answer.headers = {{"x-backend", "d0"}, {"connection", "keep-alive"}};
   d().set_usual(answer);
   auto prefilled = test::json_answer(kPrefillAnswer);
-  prefilled.headers = {{"X-Tandem-Timing", R"({"prefill_s":0.5})"}};
+  prefilled.headers = {{"X-Tandem-Timing", "queue=0.0;prefill=0.000001"}};
   p().set_usual(prefilled);
   start_one_each();
   const auto response = ask(R"({"messages":[]})", "/v1/chat/completions?a=1",
@@ -50,7 +50,9 @@ TEST_F(ProxyTest, ChatWithoutStreamKeepsTheBodyAndItsLength) {
   EXPECT_NE(response.find("content-length: " + std::to_string(answer.body.size())), std::string::npos);
   EXPECT_NE(response.find("content-type: application/json\r\n"), std::string::npos);
   EXPECT_NE(response.find("x-backend: d0\r\n"), std::string::npos);
-  EXPECT_NE(response.find("x-tandem-prefill-timing: {\"prefill_s\":0.5}\r\n"), std::string::npos);
+  EXPECT_NE(response.find("x-tandem-timing: prefill.queue=0.000000;prefill.prefill=0.000001;prefill.other="),
+            std::string::npos)
+      << response;
   for (const auto& request : {p().requests().at(0), d().requests().at(0)}) {
     EXPECT_EQ(request.path, "/v1/chat/completions");
     EXPECT_EQ(request.query, "a=1");
@@ -100,6 +102,22 @@ TEST_F(ProxyTest, AClientsOwnTransferParamsAreDroppedAndAPrefillerWithoutParamsM
   EXPECT_EQ(d().requests().at(0).body, R"({"prompt":"x"})");
   EXPECT_EQ(p().requests().at(0).body.find("evil"), std::string::npos);
   EXPECT_EQ(metric("tandem:proxy_local_prefills_total"), 1);
+}
+
+TEST_F(ProxyTest, OneTraceGoesThroughBothSides) {
+  start_one_each();
+  const std::string id = "4bf92f3577b34da6a3ce929d0e0e4736";
+  ask(kPlainBody, "/v1/completions", "traceparent: 00-" + id + "-00f067aa0ba902b7-01\r\ntracestate: a=b\r\n");
+  ask(kPlainBody, "/v1/completions", "traceparent: nonsense\r\ntracestate: a=b\r\n");
+  const auto prefills = p().requests();
+  const auto decodes = d().requests();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto parent = prefills.at(i).headers.find("traceparent");
+    ASSERT_TRUE(parent);
+    EXPECT_EQ(decodes.at(i).headers.find("traceparent"), parent);
+    EXPECT_EQ(parent->find(id) != std::string::npos, i == 0) << *parent;
+    EXPECT_EQ(prefills[i].headers.find("tracestate").has_value(), i == 0) << "the state belongs to the client's trace";
+  }
 }
 
 TEST_F(ProxyTest, LoadIsSpreadOverTwoPrefillersAndTwoDecoders) {

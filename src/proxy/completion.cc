@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proxy/completion.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/log.h"
+#include "proxy/answer_relay.h"
+#include "proxy/forwarding.h"
+#include "proxy/layerwise_flow.h"
+#include "proxy/pull_flow.h"
+
+namespace tandem::proxy {
+namespace {
+
+constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
+constexpr std::size_t kMostProblemsNamed = 8;
+
+TimePoint now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+net::ClientTimeouts prefill_timeouts(const config::ProxyConfig& config) {
+  net::ClientTimeouts timeouts;
+  timeouts.connect = config.connect_timeout;
+  timeouts.head = timeouts.idle = timeouts.total = config.prefill_timeout;
+  return timeouts;
+}
+
+net::ClientTimeouts decode_timeouts(const config::ProxyConfig& config) {
+  net::ClientTimeouts timeouts;
+  timeouts.connect = config.connect_timeout;
+  timeouts.head = config.first_byte_timeout;
+  timeouts.idle = config.stream_idle_timeout;
+  return timeouts;
+}
+
+Completion::Completion(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange)
+    : context_(std::move(context)), exchange_(std::move(exchange)), arrived_(now()) {
+  context_->metrics.inflight.set(++context_->inflight);
+}
+
+Completion::~Completion() { context_->metrics.inflight.set(--context_->inflight); }
+
+bool Completion::chat() const { return client_request().path == "/v1/chat/completions"; }
+
+net::Task<void> Completion::run() {
+  const auto self = shared_from_this();
+  const auto& request = client_request();
+  auto body = ClientBody::parse(request.body);
+  if (context_->inflight > context_->config.max_inflight) {
+    auto busy = error_response(
+        503, fmt::format("the proxy handles {} requests already; try again later", context_->config.max_inflight));
+    (void)co_await exchange_->respond(std::move(busy));
+  } else if (!body) {
+    outcome_ = "4xx";
+    auto bad = error_response(400, fmt::format("the request body is not usable: {}", body.error().message()));
+    (void)co_await exchange_->respond(std::move(bad));
+  } else {
+    body_ = std::move(*body);
+    exchange_->on_client_gone([cancel = cancel_]() mutable { cancel.cancel(); });
+    const auto given = request.headers.find("x-request-id");
+    base_id_ = given && !given->empty() ? std::string(*given) : make_uuid();
+    trace_ =
+        TraceContext::continue_from(request.headers.find("traceparent").value_or("")).value_or(TraceContext::start());
+    timing_wanted_ = request.headers.find("x-tandem-timing") == "1";
+    co_await pair();
+    exchange_->on_client_gone(nullptr);
+  }
+  if (exchange_->client_gone() && outcome_ == "5xx") outcome_ = "client_gone";
+  context_->metrics.count_request(request.path, outcome_);
+  log::debug("request {} {} from {}, trace {}: {} after {:.3f} s, {} attempts", base_id_, request.path, request.peer,
+             trace_.trace_id, outcome_, seconds(now() - arrived_), attempts_);
+}
+
+net::Task<void> Completion::pair() {
+  co_await context_->watch.ready();
+  const int rounds = std::max(context_->config.max_retries, 1);
+  for (int number = 0; number < rounds; ++number) {
+    if (number > 0) {
+      context_->metrics.decode_retries.add();
+      co_await pause(number - 1, cancel_);
+    }
+    if (cancel_.cancelled()) break;
+    const Next next = co_await round();
+    if (next == Next::kEnd) co_return;
+    if (next == Next::kGiveUp) break;
+  }
+  co_await give_up();
+}
+
+/// The decoder that would be asked decides which way this round goes.
+net::Task<Next> Completion::round() {
+  const auto decoder = context_->board.best(Role::kDecode, std::nullopt, tried_decoders_, now());
+  if (!decoder) {
+    note_problem("no decoder is configured");
+    co_return Next::kGiveUp;
+  }
+  const auto self = shared_from_this();
+  Next next = Next::kAgain;
+  if (decoder->connector.value_or(Connector::kPull) == Connector::kLayerwise) {
+    LayerwiseFlow flow(self, tried_decoders_);
+    next = co_await flow.round();
+  } else {
+    PullFlow flow(self, tried_decoders_);
+    next = co_await flow.round();
+  }
+  co_return next;
+}
+
+void Completion::new_attempt() {
+  request_id_ = attempts_ == 0 ? base_id_ : fmt::format("{}-r{}", base_id_, attempts_);
+  ++attempts_;
+}
+
+std::shared_ptr<Instance> Completion::choose(Role role, Connector connector, Tried& tried) {
+  auto instance = context_->board.choose(role, connector, tried, now());
+  if (!instance) {
+    note_problem(fmt::format("no {} is configured that works with the {} connector",
+                             role == Role::kPrefill ? "prefiller" : "decoder", connector_name(connector)));
+  }
+  return instance;
+}
+
+net::ClientRequest Completion::backend_request(std::string body, std::string_view request_id) const {
+  const auto& client = client_request();
+  net::ClientRequest request("POST", client.query.empty() ? client.path : client.path + "?" + client.query);
+  request.headers = backend_headers(client.headers, request_id, context_->api_key);
+  if (client.headers.find("traceparent").value_or("").find(trace_.trace_id) == std::string_view::npos) {
+    request.headers.remove("tracestate");  // belongs to a trace that is not continued
+  }
+  request.headers.set("traceparent", trace_.traceparent());
+  request.body = std::move(body);
+  return request;
+}
+
+net::Task<Next> Completion::decode(DecodeStage stage) {
+  const auto decoder = stage.decoder;
+  const LoadShare share = InstanceBoard::take_decode(decoder, body_.num_bytes());
+  const auto asked = now();
+  net::ClientRequest request = backend_request(std::move(stage.body), request_id_);
+  const auto timeouts = decode_timeouts(context_->config);
+  auto answer = co_await decoder->client->send(std::move(request), timeouts, stage.cancel);
+  if (cancel_.cancelled()) co_return client_left("before the first byte");
+  if (stage.cancel.cancelled()) co_return Next::kGiveUp;
+  if (!answer) co_return failed(*decoder, answer.error());
+  const int status = (*answer)->status();
+  if (status >= 500 && stage.excused && stage.excused()) {
+    (void)co_await (*answer)->read_all(kMostErrorBody);  // so that the connection can be used again
+    co_return Next::kGiveUp;
+  }
+  if (status < 200 || status >= 300) {
+    const Next next = co_await refused(decoder, std::move(*answer));
+    co_return next;
+  }
+  auto first = co_await (*answer)->read_piece();
+  if (cancel_.cancelled()) co_return client_left("before the first byte");
+  if (stage.cancel.cancelled()) co_return Next::kGiveUp;
+  if (!first) co_return failed(*decoder, first.error());
+  if (first->empty()) {
+    const Status empty(Code::kUnavailable, fmt::format("{}: status {} with an empty body", decoder->name, status),
+                       Scope::kTransfer);
+    co_return failed(*decoder, empty);
+  }
+  const Next next = co_await pass_on(stage, std::move(*answer), std::move(*first), asked);
+  co_return next;
+}
+
+net::Task<Next> Completion::pass_on(const DecodeStage& stage, std::unique_ptr<net::ClientResponse> answer,
+                                    std::string first_piece, TimePoint asked) {
+  const auto first_byte = now();
+  stage.begun();
+  InstanceBoard::succeeded(*stage.decoder);
+  context_->metrics.first_byte_seconds.observe(seconds(first_byte - arrived_));
+  outcome_ = status_class(answer->status());
+  net::Headers extra;
+  if (timing_wanted_) {
+    const StageTime prefill = co_await stage.prefill_time();
+    StageTime decode;
+    decode.seconds = seconds(first_byte - asked);
+    decode.header = std::string(answer->headers().find("x-tandem-timing").value_or(""));
+    extra.add("x-tandem-timing", combine_timing(seconds(first_byte - arrived_), prefill, decode, stage.overlapped));
+  }
+  const RelayOutcome outcome =
+      co_await relay_answer(exchange_, std::move(answer), std::move(first_piece), std::move(extra));
+  if (outcome.end == RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
+  if (outcome.end == RelayOutcome::End::kBroken) {
+    InstanceBoard::failed(*stage.decoder, now());
+    outcome_ = "broken";
+    log::warning("request {}: the answer broke off after {} bytes: {}", request_id_, outcome.num_bytes,
+                 outcome.error.message());
+  }
+  co_return Next::kEnd;
+}
+
+net::Task<Next> Completion::refused(std::shared_ptr<Instance> instance, std::unique_ptr<net::ClientResponse> answer) {
+  const int status = answer->status();
+  net::Headers headers = answer->headers();
+  auto text = co_await answer->read_all(kMostErrorBody);
+  if (cancel_.cancelled()) co_return client_left("while an error was read");
+  if (text && status >= 400 && status < 500) {
+    InstanceBoard::succeeded(*instance);
+    co_await relay_refusal(status, std::move(headers), std::move(*text));
+    co_return Next::kEnd;
+  }
+  note_status(instance, status, headers, text ? *text : std::string());
+  co_return Next::kAgain;
+}
+
+net::Task<void> Completion::relay_refusal(int status, net::Headers headers, std::string body) {
+  outcome_ = "4xx";
+  co_await relay_whole(exchange_, status, std::move(headers), std::move(body));
+}
+
+void Completion::note_status(const std::shared_ptr<Instance>& instance, int status, const net::Headers& headers,
+                             std::string_view body) {
+  if (status == 503) {
+    // Overload or still loading: not a fault, so the instance stays in rotation.
+    give_up_status_ = 503;
+    retry_after_ = std::string(headers.find("retry-after").value_or("1"));
+  } else {
+    InstanceBoard::failed(*instance, now());
+    give_up_status_ = 502;
+  }
+  note_problem(fmt::format("{} {}: status {}{}{}", instance->role == Role::kPrefill ? "prefiller" : "decoder",
+                           instance->name, status, body.empty() ? "" : ": ", body.substr(0, 200)));
+}
+
+Next Completion::failed(Instance& instance, const Status& error) {
+  InstanceBoard::failed(instance, now());
+  const bool unreachable = error.code() == Code::kUnavailable && error.scope() == Scope::kPeer;
+  give_up_status_ = unreachable ? 503 : error.code() == Code::kDeadlineExceeded ? 504 : 502;
+  const std::string_view role = instance.role == Role::kPrefill ? "prefiller" : "decoder";
+  const std::string_view problem = error.message();
+  note_problem(problem.starts_with(instance.name) ? fmt::format("{} {}", role, problem)
+                                                  : fmt::format("{} {}: {}", role, instance.name, problem));
+  return Next::kAgain;
+}
+
+void Completion::note_problem(std::string problem) {
+  log::warning("request {}: {}", request_id_.empty() ? base_id_ : request_id_, problem);
+  problems_.push_back(std::move(problem));
+}
+
+Next Completion::client_left(std::string_view stage) {
+  outcome_ = "client_gone";
+  log::debug("request {}: the client left {}", request_id_, stage);
+  return Next::kEnd;
+}
+
+net::Task<void> Completion::give_up() {
+  if (cancel_.cancelled()) {
+    client_left("before an instance could answer");
+    co_return;
+  }
+  if (problems_.size() > kMostProblemsNamed) problems_.resize(kMostProblemsNamed);
+  auto response = error_response(
+      give_up_status_, fmt::format("no instance could answer this request. Tried: {}", fmt::join(problems_, "; ")));
+  if (!retry_after_.empty() && give_up_status_ == 503) response.headers.set("retry-after", retry_after_);
+  (void)co_await exchange_->respond(std::move(response));
+}
+
+net::Task<void> Completion::pause(int attempt, net::Cancel cancel) {
+  constexpr int kMostDoublings = 16;
+  auto timer = std::make_shared<boost::asio::steady_timer>(context_->executor);
+  timer->expires_after(context_->config.retry_delay * (1LL << std::min(attempt, kMostDoublings)));
+  const auto hook = cancel.on_cancel([timer] { timer->cancel(); });
+  if (!cancel.cancelled()) co_await timer->async_wait(kAwait);
+}
+
+}  // namespace tandem::proxy

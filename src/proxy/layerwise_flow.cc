@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proxy/layerwise_flow.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "proxy/deliveries.h"
+#include "proxy/forwarding.h"
+#include "proxy/json_members.h"
+
+namespace tandem::proxy {
+namespace {
+
+/// Ids that every instance takes as they are, so that its post finds the request.
+bool travels_unchanged(std::string_view id) {
+  constexpr std::size_t kMostBytes = 128;
+  return id.size() <= kMostBytes && std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
+bool is_wildcard(const std::string& host) {
+  return host.empty() || host == "0.0.0.0" || host == "::" || host == "[::]";
+}
+
+}  // namespace
+
+std::string LayerwiseFlow::parent_id() {
+  Completion& completion = *completion_;
+  const std::string prefix = completion.chat() ? "chatcmpl-" : "cmpl-";
+  completion.new_attempt();
+  if (!travels_unchanged(completion.request_id()) ||
+      completion.context().open_requests.contains(prefix + completion.request_id())) {
+    completion.use_request_id(make_uuid());
+  }
+  return prefix + completion.request_id();
+}
+
+net::Task<std::string> LayerwiseFlow::metaserver_url(std::shared_ptr<Instance> decoder) {
+  ProxyContext& context = completion_->context();
+  if (!context.config.metaserver_url.empty()) co_return context.config.metaserver_url;
+  std::string host = context.config.host;
+  if (is_wildcard(host)) {
+    // We listen on every address: the one that our connections to this decoder have is one that it can reach.
+    if (decoder->client->local_address().empty()) co_await context.watch.look(decoder);
+    host = decoder->client->local_address();
+  }
+  if (host.empty()) co_return std::string();
+  const net::Endpoint here(host, context.port);
+  co_return fmt::format("http://{}/v1/metaserver", here.to_string());
+}
+
+net::Task<Next> LayerwiseFlow::round() {
+  Completion& completion = *completion_;
+  auto decoder = completion.choose(Role::kDecode, Connector::kLayerwise, tried_decoders_);
+  if (!decoder) co_return Next::kGiveUp;
+  const std::string parent = parent_id();
+  const std::string url = co_await metaserver_url(decoder);
+  if (completion.cancel().cancelled()) co_return completion.client_left("before decode");
+  if (url.empty()) {
+    const Status unreachable(Code::kUnavailable, fmt::format("{}: cannot be reached", decoder->name), Scope::kPeer);
+    co_return completion.failed(*decoder, unreachable);
+  }
+  const auto deliveries = std::make_shared<Deliveries>(completion_, decoder->is_tandem);
+  const auto entry = completion.context().open_requests.open(parent, deliveries);
+  Completion::DecodeStage stage;
+  stage.decoder = decoder;
+  stage.body = completion.body().for_decode(
+      fmt::format(R"({{"do_remote_decode":false,"do_remote_prefill":true,"metaserver":{}}})", json_quote(url)));
+  stage.cancel = deliveries->decode_cancel();
+  stage.begun = [deliveries] { deliveries->answer_begun(); };
+  stage.excused = [deliveries] { return deliveries->failed(); };
+  stage.prefill_time = [deliveries] { return deliveries->time(); };
+  stage.overlapped = true;
+  const Next next = co_await completion.decode(std::move(stage));
+  deliveries->end();
+  if (completion.cancel().cancelled() || next == Next::kEnd) {
+    if (!completion.cancel().cancelled() && !deliveries->any()) completion.context().metrics.local_prefills.add();
+    co_return next == Next::kEnd ? next : completion.client_left("before the first byte");
+  }
+  if (auto& refusal = deliveries->refusal()) {
+    co_await completion.relay_refusal(refusal->status, std::move(refusal->headers), std::move(refusal->body));
+    co_return Next::kEnd;
+  }
+  co_return deliveries->failed() ? Next::kGiveUp : next;
+}
+
+}  // namespace tandem::proxy
