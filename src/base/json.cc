@@ -78,8 +78,7 @@ Result<std::optional<double>> json_double(const json::object& object, std::strin
   if (value == nullptr) return std::optional<double>();
   if (value->is_number()) return std::optional(value->to_number<double>());
   if (value->is_string())
-    if (auto number = number_from_text<double>(value->as_string()); number && std::isfinite(*number))
-      return number;
+    if (auto number = number_from_text<double>(value->as_string()); number && std::isfinite(*number)) return number;
   return wrong_type(key, *value, "a number");
 }
 

