@@ -8,7 +8,7 @@
 #include <fstream>
 #include <map>
 
-#include "config/values.h"
+#include "config/cpu_binding.h"
 
 namespace tandem::app {
 namespace {

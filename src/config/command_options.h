@@ -28,14 +28,14 @@ class ServeOptions {
 
  private:
   void add_model(FlagList& flags);
-  void add_cache_and_scheduler(FlagList& flags);
+  void add_cache(FlagList& flags);
+  void add_scheduler(FlagList& flags);
   void add_frontend(FlagList& flags);
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);
   void add_accepted(FlagList& flags);
   Result<void> merge_hf_overrides();
   Result<void> read_environment(const Environment& environment);
-  Result<void> check_binding() const;
 
   ServeConfig config_;
   std::string model_flag_;

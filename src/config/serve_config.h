@@ -129,7 +129,7 @@ struct ServeConfig {
   std::int32_t tensor_parallel_size = 1;
 
   // System.
-  int threads = 0;           ///< compute threads of all ranks together; 0: not said
+  int threads = 0;           ///< compute threads of all ranks together; 0: not said; CPU lists stand over it
   int threads_per_rank = 0;  ///< OMP_NUM_THREADS, counts if `threads` is not said; 0: neither
   CpuBinding cpu_binding;
   Isa isa = Isa::kAuto;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <set>
 
 #include "base/json.h"
 #include "config/command_options.h"
+#include "config/cpu_binding.h"
 #include "config/kv_transfer_config.h"
 
 namespace tandem::config {
@@ -62,27 +62,12 @@ Result<std::string> log_level_name(std::string text) {
                                           {"trace", "debug"}});
 }
 
-Result<CpuBinding> parse_cpu_binding(std::string_view text) {
-  if (text == "auto") return CpuBinding{};
-  if (text == "nobind") return CpuBinding{CpuBinding::Mode::kNone, {}};
-  CpuBinding binding{CpuBinding::Mode::kLists, {}};
-  while (true) {
-    const std::string_view part = text.substr(0, text.find('|'));
-    auto list = parse_cpu_list(part);
-    if (!list)
-      return list.error().context(fmt::format(
-          "'{}' is no list of CPUs (expected auto, nobind, or one list a rank, for example 0-15|16-31)", part));
-    binding.lists.push_back(std::move(*list));
-    if (part.size() == text.size()) return binding;
-    text.remove_prefix(part.size() + 1);
-  }
-}
-
 }  // namespace
 
 ServeOptions::ServeOptions(FlagList& flags) {
   add_model(flags);
-  add_cache_and_scheduler(flags);
+  add_cache(flags);
+  add_scheduler(flags);
   add_frontend(flags);
   add_disaggregation(flags);
   add_parallel(flags);
@@ -158,7 +143,7 @@ void ServeOptions::add_model(FlagList& flags) {
   });
 }
 
-void ServeOptions::add_cache_and_scheduler(FlagList& flags) {
+void ServeOptions::add_cache(FlagList& flags) {
   flags.group("Cache");
   flags
       .one("--block-size", "TOKENS", "tokens in a KV block: 1, 8, 16, 32, 64 or 128", "16",
@@ -194,6 +179,9 @@ void ServeOptions::add_cache_and_scheduler(FlagList& flags) {
                                                                       {"float32", KvCacheType::kFloat32},
                                                                       {"int8", KvCacheType::kInt8}})(value);
             });
+}
+
+void ServeOptions::add_scheduler(FlagList& flags) {
   flags.group("Scheduler");
   flags
       .one("--max-num-seqs", "N", "requests that run at once", "128, at most the token budget",
@@ -406,29 +394,6 @@ Result<void> ServeOptions::read_environment(const Environment& environment) {
   return {};
 }
 
-Result<void> ServeOptions::check_binding() const {
-  const auto& lists = config_.cpu_binding.lists;
-  if (lists.empty()) return {};
-  const auto refuse = [this](const std::string& what) {
-    return invalid(fmt::format("{}: {}", binding_given_ ? "argument --cpu-bind" : "VLLM_CPU_OMP_THREADS_BIND", what));
-  };
-  if (lists.size() != static_cast<std::size_t>(config_.tensor_parallel_size))
-    return refuse(fmt::format("{} CPU lists for tensor-parallel size {}; give one list a rank, separated by |",
-                              lists.size(), config_.tensor_parallel_size));
-  std::set<int> seen;
-  for (const auto& list : lists) {
-    if (list.size() != lists[0].size())
-      return refuse(fmt::format("lists of {} and of {} CPUs; all ranks need as many, since they wait for each other",
-                                lists[0].size(), list.size()));
-    for (const int cpu : list)
-      if (!seen.insert(cpu).second) return refuse(fmt::format("CPU {} is in two lists", cpu));
-  }
-  if (config_.threads != 0 && static_cast<std::size_t>(config_.threads) != seen.size())
-    return refuse(
-        fmt::format("{} CPUs are listed, but --threads is {}; leave --threads out", seen.size(), config_.threads));
-  return {};
-}
-
 Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positional, const Environment& environment,
                                          std::vector<std::string>& notes) {
   if (positional.size() > 1) return invalid(fmt::format("unrecognized arguments: {}", positional[1]));
@@ -443,7 +408,9 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   TANDEM_TRY(merge_hf_overrides());
   TANDEM_TRY(read_environment(environment));
-  TANDEM_TRY(check_binding());
+  if (auto checked = check_cpu_lists(config_.cpu_binding.lists, config_.tensor_parallel_size); !checked)
+    return checked.error().context(binding_given_ ? "argument --cpu-bind"
+                                                  : "environment variable VLLM_CPU_OMP_THREADS_BIND");
   if (kv_transfer_config_) {
     auto parsed =
         parse_kv_transfer_config(*kv_transfer_config_, ParallelSizes{.tensor = config_.tensor_parallel_size}, notes);

@@ -70,31 +70,6 @@ Result<double> parse_number(std::string_view text, double low, bool low_allowed,
   return *number;
 }
 
-Result<std::vector<int>> parse_cpu_list(std::string_view text) {
-  constexpr std::int64_t kMostCpus = 1024;  // of the kernel's affinity masks as glibc has them
-  std::vector<bool> listed(kMostCpus, false);
-  while (true) {
-    const std::string_view range = text.substr(0, text.find(','));
-    const std::size_t dash = range.find('-');
-    TANDEM_ASSIGN(const std::int64_t first, parse_integer(range.substr(0, dash), 0, kMostCpus - 1));
-    std::int64_t last = first;
-    if (dash != std::string_view::npos) {
-      TANDEM_ASSIGN(last, parse_integer(range.substr(dash + 1), first, kMostCpus - 1));
-    }
-    for (std::int64_t cpu = first; cpu <= last; ++cpu) {
-      if (listed[static_cast<std::size_t>(cpu)])
-        return Status(Code::kInvalidArgument, "CPU " + std::to_string(cpu) + " is listed twice");
-      listed[static_cast<std::size_t>(cpu)] = true;
-    }
-    if (range.size() == text.size()) break;
-    text.remove_prefix(range.size() + 1);
-  }
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < kMostCpus; ++cpu)
-    if (listed[static_cast<std::size_t>(cpu)]) cpus.push_back(cpu);
-  return cpus;
-}
-
 Result<std::int64_t> parse_milliseconds(std::string_view text) {
   double unit = 1000.0;
   std::string_view digits = text;

@@ -22,9 +22,6 @@ Result<double> parse_number(std::string_view text, double low, bool low_allowed,
 /// "30s", "500ms" or plain seconds ("1.5"); at least 1 ms.
 Result<std::int64_t> parse_milliseconds(std::string_view text);
 
-/// CPU numbers as Linux writes them, "0-3,8": ascending, each once.
-Result<std::vector<int>> parse_cpu_list(std::string_view text);
-
 /// The value that goes with `text` in `choices`; the error lists them.
 template <class T>
 Result<T> parse_choice(std::string_view text, const std::vector<std::pair<std::string_view, T>>& choices) {

@@ -105,6 +105,7 @@ TEST(ThreadPlacement, OnlyUsableCpusCount) {
 
 TEST(ThreadPlacement, ListsPinOneThreadToEachCpu) {
   config::ServeConfig config = flags(2);
+  config.threads = 1;  // what `tandem up` gives; the lists stand over it
   config.cpu_binding = {config::CpuBinding::Mode::kLists, {{1, 3}, {4, 6}}};
   const ThreadPlacement pinned = place(config, two_nodes());
   EXPECT_EQ(pinned.num_threads, 4);

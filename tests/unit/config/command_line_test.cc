@@ -220,7 +220,6 @@ TEST(ServeFlags, CpuBindingErrorsSayWhatIsWrong) {
   EXPECT_THAT(error("3-1|4-6"), HasSubstr("1 is out of range"));
   EXPECT_THAT(error("all"), HasSubstr("invalid int value: 'all'"));
   EXPECT_THAT(error("0-99999999|1"), HasSubstr("out of range"));
-  EXPECT_THAT(error_of({"serve", "m", "--cpu-bind", "0-3", "--threads", "2"}), HasSubstr("4 CPUs are listed, but"));
   EXPECT_THAT(parse({"serve", "m"}, {{"VLLM_CPU_OMP_THREADS_BIND", "0|1"}}).error().message(),
               HasSubstr("VLLM_CPU_OMP_THREADS_BIND: 2 CPU lists for tensor-parallel size 1"));
 }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "config/cpu_binding.h"
+
 namespace tandem::config {
 namespace {
 
@@ -27,6 +29,14 @@ TEST(ParseMilliseconds, TakesSecondsAndMilliseconds) {
   EXPECT_EQ(*parse_milliseconds("1.5s"), 1'500);
   EXPECT_EQ(*parse_milliseconds("500ms"), 500);
   for (const char* text : {"", "s", "0", "-3", "1h"}) EXPECT_FALSE(parse_milliseconds(text)) << text;
+}
+
+TEST(ParseCpuList, IsAsLinuxWritesIt) {
+  EXPECT_EQ(*parse_cpu_list("0"), std::vector<int>{0});
+  EXPECT_EQ(*parse_cpu_list("0-3,8,10-11"), (std::vector<int>{0, 1, 2, 3, 8, 10, 11}));
+  EXPECT_EQ(*parse_cpu_list("1023"), std::vector<int>{1023});
+  for (const char* text : {"", ",", "0,", "1-", "-1", "3-1", "0-1024", "0,0", "0-2,1", "a", "0 1", "0-1-2"})
+    EXPECT_FALSE(parse_cpu_list(text)) << text;
 }
 
 TEST(ParseNumber, NamesTheRange) {
