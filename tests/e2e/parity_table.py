@@ -64,7 +64,7 @@ class Side:
         self.instances = {}
         for tp, block, transport in settings:
             name = f"{role[3]}-tp{tp}-b{block}-{transport}"
-            kv_port = tandem.free_ports(tp)
+            kv_port = tandem.free_port(tp)
             instance = tandem.serve(
                 name, *FLAGS, "--tensor-parallel-size", tp, "--block-size", block, "--kv-transport", transport,
                 model=model, role=role, kv_port=kv_port, transfer={"kv_connector": CONNECTORS[connector]},

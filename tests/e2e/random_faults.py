@@ -40,7 +40,7 @@ class Cluster:
     def __init__(self, stack, model, connector, policy):
         self.model, self.connector, self.policy = model, connector, policy
         self.stack = stack
-        self.ports = {name: (tandem.free_port(), tandem.free_ports(tp)) for name, (_, _, tp) in SIDES.items()}
+        self.ports = {name: (tandem.free_port(), tandem.free_port(tp)) for name, (_, _, tp) in SIDES.items()}
         self.instances = {}
         for name in SIDES:
             self.start(name)

@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import pathlib
-import random
 import re
 import signal
 import socket
@@ -44,18 +43,6 @@ def free_port(count=1) -> int:
                 continue
         _given_ports.update(ports)
         return port
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row, below those that the kernel gives to anybody."""
-    for base in range(random.randrange(12_000, 20_000), 32_000, count):
-        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
-            for port in range(base, base + count):
-                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            if _given_ports.isdisjoint(range(base, base + count)):
-                _given_ports.update(range(base, base + count))
-                return base
-    raise AssertionError(f"no {count} free ports in a row")
 
 
 def wait_until(condition, timeout_s: float, what: str):
