@@ -8,12 +8,14 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help build demo test lint asan tsan clang fuzz bench format clean
+.PHONY: help build demo test parity faults lint asan tsan clang fuzz bench format clean
 
 help:
 	@echo "make build   build/tandem, the one binary"
 	@echo "make demo    fetch the small real model, start prefiller, decoder and proxy, ask a question"
 	@echo "make test    build and run all tests"
+	@echo "make parity  the table of every connector, TP and block size against one process (4 minutes)"
+	@echo "make faults  1,000 requests of each flow while instances die and clients leave"
 	@echo "make lint    formatting, layers, coroutine rules, clang-tidy"
 	@echo "make asan    tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan    tests under ThreadSanitizer"
@@ -39,7 +41,12 @@ demo: build
 	@tools/setup.sh demo
 	@tools/demo.sh
 
-test:
+test: build-tests
+	$(call say,tests)
+	ctest --preset release
+
+.PHONY: build-tests
+build-tests: | build-folder
 	@tools/setup.sh test
 	$(call say,test data)
 	@tools/fetch_test_data.sh
@@ -47,8 +54,15 @@ test:
 	$(call say,configure and build (release with tests))
 	cmake --preset release >build/release-configure.log 2>&1 || { cat build/release-configure.log; exit 1; }
 	cmake --build --preset release --parallel $(JOBS)
-	$(call say,tests)
-	ctest --preset release
+
+parity: build-tests
+	$(call say,parity of every connector and layout with one process)
+	TANDEM_BINARY=build/release/tandem python3 tests/e2e/parity_table.py
+
+faults: build-tests
+	$(call say,requests under faults at random)
+	TANDEM_BINARY=build/release/tandem python3 tests/e2e/random_faults.py --connector pull
+	TANDEM_BINARY=build/release/tandem python3 tests/e2e/random_faults.py --connector layerwise
 
 lint:
 	@tools/setup.sh lint

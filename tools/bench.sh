@@ -20,3 +20,10 @@ for program in kernels_linear_bench kernels_attention_bench transfer_bench proxy
     *) "$path" | tee "build/bench/$program.txt" ;;
   esac
 done
+
+if [ "$(id -u)" -eq 0 ]; then
+  say "waiting for KV after the prefill: pull and layerwise push"
+  python3 bench/transfer/push_over_link.py --build "$build"
+else
+  echo "bench: push_over_link.py is left out, it needs root for network namespaces"
+fi

@@ -10,7 +10,7 @@ build_packages=(g++ cmake ninja-build ccache pkg-config libboost1.81-dev libboos
 test_packages=(libgtest-dev libgmock-dev python3 curl)
 lint_packages=(clang-19 clang-tidy-19 clang-format-19 python3)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
-bench_packages=(libbenchmark-dev libdnnl-dev python3)
+bench_packages=(libbenchmark-dev libdnnl-dev python3 iperf3 iproute2)
 
 want=("${build_packages[@]}")
 case "${1:-build}" in

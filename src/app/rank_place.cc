@@ -14,7 +14,6 @@
 namespace tandem::app {
 namespace {
 
-using cluster::RankTable;
 using cluster::RankTableDevice;
 
 std::set<std::string> servers_of(const std::vector<RankTableDevice>& devices) {
