@@ -62,7 +62,7 @@ Piece::Piece(Context& context, OwnerLink& link, PieceOrder order, std::function<
              std::function<void(Status)> done)
     : context_(context),
       link_(link.shared_from_this()),
-      order_(std::move(order)),
+      order_(order),
       on_progress_(std::move(on_progress)),
       done_(std::move(done)) {}
 

@@ -174,7 +174,7 @@ void Reader::start_pieces(Active& active) {
     piece_owners_[number] = active.id;
     auto& piece = active.pieces[number];
     piece = std::make_unique<Piece>(
-        context_, *active.link, std::move(order), [this, &active] { active.last_progress = context_.loop.now(); },
+        context_, *active.link, order, [this, &active] { active.last_progress = context_.loop.now(); },
         [this, id = active.id, number](const Status& status) { on_piece_done(id, number, status); });
     piece->request();
   }

@@ -44,7 +44,7 @@ Status Reader::on_offer(const wire::Offer& offer) {
     return refused(Code::kAlreadyExists, fmt::format("reception {:x} takes its KV from '{}' already", offer.reception,
                                                      active.source.engine_id));
   }
-  const Status compatible = check_compatible(context_.identity, offer.owner);
+  Status compatible = check_compatible(context_.identity, offer.owner);
   if (!compatible.ok()) return compatible;
   if (source.num_tokens != active.awaited->num_tokens || source.prompt_hash != active.awaited->prompt_hash) {
     return refused(
