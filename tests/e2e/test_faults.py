@@ -220,6 +220,21 @@ class Faults(unittest.TestCase):
             self.assert_right(text, self.decode(self.d1, text, self.hand_over(prefiller, text)))
         self.assert_proxy_answers()
 
+    # The proxy dies.
+
+    def test_proxy_killed_in_mid_stream_and_during_prefill(self):
+        for sentences, max_tokens in ((10, 700), (40, 1)):
+            way = tandem.proxy([self.p1], [self.d1]).wait_ready()
+            stream = tandem.Background(lambda: way.post("/v1/completions", {
+                "prompt": prompt(19, sentences), "max_tokens": max_tokens, "ignore_eos": True}))
+            busy = self.d1 if max_tokens > 1 else self.p1
+            tandem.wait_until(lambda: busy.metric("vllm:num_requests_running") == 1, 20, "the request runs")
+            way.kill()
+            self.assertEqual(stream.result(5)[0], 0)
+            tandem.assert_blocks_come_back(self.d1, within_s=2)
+            tandem.assert_blocks_come_back(self.p1, within_s=LEASE_TERM_S + 2)  # nobody is left to release its lease
+            self.assertEqual(self.p1.post("/reset_prefix_cache", {})[0], 200)
+
     # One of two.
 
     def load(self, stop):
