@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 namespace tandem::proxy {
 namespace {
 
 constexpr std::size_t kMostParts = 32;
 constexpr std::size_t kMostNameBytes = 32;
+constexpr double kMostSeconds = 1e6;  ///< sums of these stay exact to the microsecond
 /// Parts of a decoder in which it waits for KV, the longest first to be blamed.
 constexpr std::string_view kWaits[] = {"transfer", "lease_wait", "queue"};
 
@@ -67,7 +67,7 @@ TimingParts parse_timing(std::string_view header) {
     const auto number = item.substr(equals + 1);
     double seconds = 0;
     const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), seconds);
-    if (error != std::errc() || stop != number.data() + number.size() || !std::isfinite(seconds) || seconds < 0)
+    if (error != std::errc() || stop != number.data() + number.size() || !(seconds >= 0 && seconds <= kMostSeconds))
       continue;
     parts.emplace_back(std::string(item.substr(0, equals)), seconds);
   }
