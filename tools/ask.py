@@ -52,7 +52,8 @@ def main() -> int:
         print("error: the answer is empty", file=sys.stderr)
         return 1
     print(f"tokens:   {usage['prompt_tokens']} in the prompt, {usage['completion_tokens']} in the answer")
-    print(f"seen by the client: first token after {(first - started) * 1000:.0f} ms, all after {(ended - started) * 1000:.0f} ms")
+    print(f"seen by the client: first token after {(first - started) * 1000:.0f} ms, all after "
+          f"{(ended - started) * 1000:.0f} ms (decode {(ended - first) * 1000:.0f} ms)")
     if timing:
         parts = ", ".join(f"{name} {float(seconds) * 1000:.1f} ms" for name, seconds in timing if float(seconds) > 0)
         print(f"where the time to the first token went: {parts}")
