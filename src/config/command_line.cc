@@ -122,20 +122,6 @@ Result<CommandLine> parse_serve(std::span<const std::string> arguments, const En
   return line;
 }
 
-Result<CommandLine> parse_proxy(std::span<const std::string> arguments) {
-  CommandLine line;
-  Command command("proxy", "Pairs prefillers and decoders behind one address.", line.notes);
-  ProxyOptions options(command.flags);
-  TANDEM_ASSIGN(auto given, command.parse(arguments));
-  if (!given) {
-    line.command = Text{command.help()};
-    return line;
-  }
-  given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
-  TANDEM_ASSIGN(line.command, options.finish(given->positional));
-  return line;
-}
-
 Result<CommandLine> parse_up(std::span<const std::string> arguments) {
   CommandLine line;
   Command command("up",
@@ -152,13 +138,13 @@ Result<CommandLine> parse_up(std::span<const std::string> arguments) {
   return line;
 }
 
-/// Commands whose options need no more than flags and the environment.
-template <class Options>
+/// Commands whose options need no more than flags and, some of them, the environment.
+template <class Options, class... Context>
 Result<CommandLine> parse_plain(std::string name, std::string about, std::span<const std::string> arguments,
-                                const Environment& environment) {
+                                const Context&... context) {
   CommandLine line;
   Command command(std::move(name), std::move(about), line.notes);
-  Options options(command.flags, environment);
+  Options options(command.flags, context...);
   TANDEM_ASSIGN(auto given, command.parse(arguments));
   if (!given) {
     line.command = Text{command.help()};
@@ -167,6 +153,10 @@ Result<CommandLine> parse_plain(std::string name, std::string about, std::span<c
   given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
   TANDEM_ASSIGN(line.command, options.finish(given->positional));
   return line;
+}
+
+Result<CommandLine> parse_proxy(std::span<const std::string> arguments) {
+  return parse_plain<ProxyOptions>("proxy", "Pairs prefillers and decoders behind one address.", arguments);
 }
 
 Result<CommandLine> parse_ranktable(std::span<const std::string> arguments, const Environment& environment) {
