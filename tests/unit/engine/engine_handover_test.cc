@@ -62,11 +62,6 @@ class HandoverTest : public ::testing::Test {
     request.remote_prefill = handover;
     return d_.engine->submit(std::move(request), collector.sink());
   }
-  void expect_right(Collector& collector, const std::vector<std::int32_t>& tokens, std::int32_t max_tokens = 8) {
-    const Output last = collector.last();
-    EXPECT_TRUE(last.error.ok()) << last.error.to_string();
-    EXPECT_THAT(collector.tokens(), ElementsAreArray(StubWorker::greedy(tokens, kVocab, max_tokens)));
-  }
   void expect_balanced() {
     EXPECT_TRUE(eventually([this] { return d_.all_blocks_back(); })) << "decoder";
     EXPECT_TRUE(eventually([this] { return p_.all_blocks_back(); })) << "prefiller";

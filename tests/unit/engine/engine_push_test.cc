@@ -121,11 +121,6 @@ class PushTest : public ::testing::Test {
     EXPECT_TRUE(eventually([&] { return announcer_.announcements().size() >= count; }));
     return delivery_of(announcer_.announcements().at(count - 1));
   }
-  void expect_right(Collector& collector, const std::vector<std::int32_t>& tokens, std::int32_t max_tokens = 8) {
-    const Output last = collector.last();
-    EXPECT_TRUE(last.error.ok()) << last.error.to_string();
-    EXPECT_THAT(collector.tokens(), ElementsAreArray(StubWorker::greedy(tokens, kVocab, max_tokens)));
-  }
   void expect_balanced() {
     EXPECT_TRUE(eventually([this] { return d_.all_blocks_back(); })) << "decoder";
     EXPECT_TRUE(eventually([this] { return p_.all_blocks_back(); })) << "prefiller";

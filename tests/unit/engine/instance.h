@@ -29,6 +29,13 @@ inline std::shared_ptr<worker::SamplingParams> greedy(std::int32_t max_tokens) {
   return params;
 }
 
+/// The request ended well, with the tokens that follow `tokens` if all KV was right.
+inline void expect_right(Collector& collector, const std::vector<std::int32_t>& tokens, std::int32_t max_tokens = 8) {
+  const Output last = collector.last();
+  EXPECT_TRUE(last.error.ok()) << last.error.to_string();
+  EXPECT_EQ(collector.tokens(), worker::StubWorker::greedy(tokens, kVocab, max_tokens));
+}
+
 /// One instance: worker, transfer engine, engine.
 struct Instance {
   Gate gate;
