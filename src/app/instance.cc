@@ -131,6 +131,10 @@ Instance::~Instance() { stop(); }
 
 Result<std::unique_ptr<Instance>> Instance::load(const config::ServeConfig& config,
                                                  const std::function<void()>& before_transfer) {
+  if (config.data_parallel.size > 1)
+    return Status(Code::kUnsupported,
+                  fmt::format("--data-parallel-size {} is not in this version; expected 1", config.data_parallel.size),
+                  Scope::kProcess);
   std::unique_ptr<Instance> instance(new Instance(config));
   if (config.load_format == config::LoadFormat::kStub)
     TANDEM_TRY(instance->load_stub());

@@ -32,14 +32,17 @@ class ServeOptions {
   void add_scheduler(FlagList& flags);
   void add_frontend(FlagList& flags);
   void add_disaggregation(FlagList& flags);
-  void add_parallel(FlagList& flags);
+  void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
+  void add_refused(FlagList& flags);
   void add_accepted(FlagList& flags);
   Result<void> merge_hf_overrides();
+  Result<void> finish_parallel();
   Result<void> read_environment(const Environment& environment);
 
   ServeConfig config_;
   std::string model_flag_;
   std::optional<std::int32_t> max_num_seqs_;
+  std::optional<std::int32_t> data_parallel_local_;
   std::optional<std::string> rope_scaling_;
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;

@@ -72,6 +72,20 @@ struct GenerationOverrides {
   std::optional<std::int64_t> top_k, max_new_tokens;
 };
 
+/// --data-parallel-*: ranks with a scheduler and KV of their own each, over one process or over one on each host
+/// (vllm_api.md 14.2). Each rank has tensor_parallel_size ranks below it.
+struct DataParallel {
+  std::int32_t size = 1;              ///< ranks of the whole instance
+  std::int32_t local = 1;             ///< ranks in this process
+  std::int32_t start_rank = 0;        ///< the first one here
+  std::string address = "127.0.0.1";  ///< of the first process
+  std::uint16_t rpc_port = 29550;     ///< there
+  bool headless = false;              ///< not the first process: no API here, the first one's is in front of it
+  std::int32_t api_server_count = 1;
+
+  bool one_process() const { return local == size; }
+};
+
 struct ServeConfig {
   // Model.
   std::string model;                            ///< folder or .gguf file
@@ -100,6 +114,7 @@ struct ServeConfig {
   std::int32_t max_num_batched_tokens = 512;
   std::int32_t long_prefill_token_threshold = 0;
   Scheduling scheduling = Scheduling::kFcfs;
+  bool async_scheduling = false;  ///< the next step is scheduled while this one computes
 
   // Frontend.
   std::string host;  ///< empty: all interfaces
@@ -127,6 +142,8 @@ struct ServeConfig {
 
   // Parallel.
   std::int32_t tensor_parallel_size = 1;
+  DataParallel data_parallel;
+  bool expert_parallel = false;  ///< experts spread over all ranks; else each process has all of them
 
   // System.
   int threads = 0;           ///< compute threads of all ranks together; 0: not said; CPU lists stand over it

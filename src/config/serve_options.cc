@@ -71,6 +71,7 @@ ServeOptions::ServeOptions(FlagList& flags) {
   add_frontend(flags);
   add_disaggregation(flags);
   add_parallel(flags);
+  add_refused(flags);
   add_accepted(flags);
 }
 
@@ -201,6 +202,7 @@ void ServeOptions::add_scheduler(FlagList& flags) {
   flags.one(
       "--scheduling-policy", "POLICY", "fcfs or priority", "fcfs",
       choice_into<Scheduling>(config_.scheduling, {{"fcfs", Scheduling::kFcfs}, {"priority", Scheduling::kPriority}}));
+  flags.toggle("--async-scheduling", "schedule the next step while this one computes", config_.async_scheduling);
 }
 
 void ServeOptions::add_frontend(FlagList& flags) {
@@ -290,34 +292,7 @@ void ServeOptions::add_disaggregation(FlagList& flags) {
                 {{"auto", Isa::kAuto}, {"portable", Isa::kPortable}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}}));
 }
 
-void ServeOptions::add_parallel(FlagList& flags) {
-  flags.group("Parallel");
-  const auto only_one = [&flags](std::string name, std::string short_name, std::string what) {
-    flags
-        .one(std::move(name), "N", what + "; only 1 in this version", "1",
-             [what](const std::string& value) -> Result<void> {
-               TANDEM_ASSIGN(const std::int64_t size, parse_integer(value, 1, 1 << 20));
-               if (size != 1)
-                 return Status(Code::kUnsupported, fmt::format("{} {} is not in this version; expected 1", what, size));
-               return {};
-             })
-        .short_form(std::move(short_name));
-  };
-  flags
-      .one("--tensor-parallel-size", "N", "ranks among which heads and KV are split, in this process", "1",
-           integer_into(config_.tensor_parallel_size, 1, 1024))
-      .short_form("-tp");
-  only_one("--data-parallel-size", "-dp", "data-parallel size");
-  only_one("--data-parallel-size-local", "-dpl", "local data-parallel size");
-  only_one("--pipeline-parallel-size", "-pp", "pipeline-parallel size");
-  only_one("--decode-context-parallel-size", "-dcp", "decode-context-parallel size");
-  only_one("--api-server-count", "-asc", "number of API servers");
-  const std::string no_data_parallel = "data parallelism over several instances is not in this version";
-  flags.refused("--headless", Arity::kNone, no_data_parallel);
-  flags.refused("--data-parallel-rank", Arity::kOne, no_data_parallel);
-  flags.refused("--data-parallel-start-rank", Arity::kOne, no_data_parallel);
-  flags.refused("--data-parallel-hybrid-lb", Arity::kNone, no_data_parallel);
-  flags.refused("--data-parallel-external-lb", Arity::kNone, no_data_parallel);
+void ServeOptions::add_refused(FlagList& flags) {
   const std::string no_keys =
       "the server would be open; it is not in this version, so put a gateway in front that checks keys";
   flags.refused("--api-key", Arity::kMany, no_keys);
@@ -343,14 +318,10 @@ void ServeOptions::add_accepted(FlagList& flags) {
   flags.ignored("--compilation-config", Arity::kOne, graphs).short_form("-O");
   flags.ignored("--additional-config", Arity::kOne, "its keys steer another device");
   flags.ignored("--distributed-executor-backend", Arity::kOne, one_process);
-  flags.ignored("--data-parallel-address", Arity::kOne, one_process).short_form("-dpa");
-  flags.ignored("--data-parallel-rpc-port", Arity::kOne, one_process).short_form("-dpp");
   flags.ignored("--data-parallel-backend", Arity::kOne, one_process).short_form("-dpb");
-  flags.ignored("--enable-expert-parallel", Arity::kNone, "the model has no experts");
   flags.ignored("--enable-eplb", Arity::kNone, "the model has no experts");
   flags.ignored("--eplb-config", Arity::kOne, "the model has no experts");
   flags.ignored("--enable-chunked-prefill", Arity::kNone, always);
-  flags.ignored("--async-scheduling", Arity::kNone, "a step is planned when the one before it is done");
   flags.ignored("--swap-space", Arity::kOne, "KV is never swapped");
   flags.ignored("--cpu-offload-gb", Arity::kOne, "everything is on the CPU");
   flags.ignored("--use-v2-block-manager", Arity::kNone, always);
@@ -407,6 +378,7 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
     return invalid(fmt::format("max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}).",
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   TANDEM_TRY(merge_hf_overrides());
+  TANDEM_TRY(finish_parallel());
   TANDEM_TRY(read_environment(environment));
   if (auto checked = check_cpu_lists(config_.cpu_binding.lists, config_.tensor_parallel_size); !checked)
     return checked.error().context(binding_given_ ? "argument --cpu-bind"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/group.h"
 #include "kernels/kernels.h"
 #include "kv/cache_memory.h"
 #include "model/checkpoint.h"
@@ -26,6 +27,18 @@ enum class ComputeType {
 };
 std::string_view compute_name(ComputeType type);  ///< "float32", "bfloat16", "w8a8"
 
+/// Where the experts of a mixture-of-experts model are. Expert e belongs to one of num_ranks ranks (the remainder rule
+/// of model_formats.md), and ranks belong to processes.
+struct ExpertPlacement {
+  std::int32_t num_ranks = 1;
+  /// Process p of `group` has the ranks [first_rank[p], first_rank[p + 1]); size() + 1 numbers. Empty: one process has
+  /// all.
+  std::vector<std::int32_t> first_rank;
+  /// The processes; nullptr if there is one. Must outlive the model. Only this process's experts are loaded, and every
+  /// forward pass is a step of all processes.
+  comm::Group* group = nullptr;
+};
+
 struct ModelOptions {
   ComputeType compute = ComputeType::kBf16;
   kernels::Isa isa = kernels::Isa::kPortable;
@@ -36,6 +49,7 @@ struct ModelOptions {
   bool float32_rest = false;
   /// Ranks among which heads and KV are split. Changes no bit of the logits.
   std::int32_t tensor_parallel_size = 1;
+  ExpertPlacement experts;
   std::optional<kv::ElementType> kv_element;  ///< nullopt: float32 if the rest is, else BF16
 };
 
@@ -70,9 +84,11 @@ class Model {
   virtual std::vector<kv::Layout> kv_layouts(std::int32_t block_size, std::int32_t num_blocks) const = 0;
   /// Runs one pass: writes the tokens' KV and, for the rows asked for in order of the sequences, logits
   /// [rows, vocab_size] (float32). `logits` must have room for them. `on_layer` (may be empty) hears of each layer once
-  /// its KV is written. One caller at a time.
-  virtual void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits,
-                       const std::function<void(std::int32_t layer)>& on_layer = {}) = 0;
+  /// its KV is written. One caller at a time. With an expert group `sequences` may be empty: then the pass only serves
+  /// the other processes' tokens. An error is the group's (Scope::kPeer): the pass is lost, and nothing else.
+  virtual Result<void> forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache,
+                               std::span<float> logits,
+                               const std::function<void(std::int32_t layer)>& on_layer = {}) = 0;
 };
 
 }  // namespace tandem::model

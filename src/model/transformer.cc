@@ -96,13 +96,13 @@ class Transformer : public Model {
     return ranks;
   }
 
-  void forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits,
-               const std::function<void(std::int32_t layer)>& on_layer) override {
+  Result<void> forward(std::span<const SequenceInput> sequences, kv::CacheMemory& cache, std::span<float> logits,
+                       const std::function<void(std::int32_t layer)>& on_layer) override {
     on_layer_ = &on_layer;
     TANDEM_ASSERT(cache.ranks().size() == static_cast<std::size_t>(options_.tensor_parallel_size),
                   "the KV cache has another number of ranks");
     plan(sequences, cache.layout());
-    if (num_rows_ == 0) return;
+    if (num_rows_ == 0) return {};
     TANDEM_ASSERT(logits.size() >= wanted_rows_.size() * static_cast<std::size_t>(config_.vocab_size),
                   "the logits buffer is too small for the rows asked for");
     float* x = x_.get(num_rows_, config_.hidden_size);
@@ -112,6 +112,7 @@ class Transformer : public Model {
       finish_layer(layer, x, attended, num_rows_);
     }
     finish(x, cache, logits.data());
+    return {};
   }
 
  private:

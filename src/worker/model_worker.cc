@@ -108,7 +108,7 @@ Result<StepResult> ModelWorker::step(const StepPlan& plan) {
   }
   const std::size_t needed = sampling_.size() * static_cast<std::size_t>(vocab_size());
   if (logits_.size() < needed) logits_.resize(needed);
-  model_->forward(inputs_, *cache_, std::span(logits_.data(), needed), plan.on_layer);
+  TANDEM_TRY(model_->forward(inputs_, *cache_, std::span(logits_.data(), needed), plan.on_layer));
 
   StepResult result;
   result.step = plan.step;

@@ -89,7 +89,8 @@ std::vector<Logits> ModelRunner::forward(std::span<const model::SequenceInput> s
   }
   const auto vocab = static_cast<std::size_t>(model_->config().vocab_size);
   std::vector<float> flat(rows * vocab);
-  model_->forward(sequences, *cache_, flat);
+  const auto passed = model_->forward(sequences, *cache_, flat);
+  TANDEM_ASSERT(passed, passed.error().message().c_str());
   std::vector<Logits> result;
   for (std::size_t row = 0; row < rows; ++row)
     result.emplace_back(flat.data() + row * vocab, flat.data() + (row + 1) * vocab);

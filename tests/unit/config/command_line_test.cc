@@ -159,9 +159,26 @@ TEST(ServeFlags, WhatCannotBeHadIsRefusedByName) {
   EXPECT_THAT(
       error_of({"serve", "m", "-pp", "2"}),
       HasSubstr("argument --pipeline-parallel-size: pipeline-parallel size 2 is not in this version; expected"));
-  EXPECT_THAT(error_of({"serve", "m", "-dp", "4"}), HasSubstr("argument --data-parallel-size: "));
   EXPECT_THAT(error_of({"serve", "m", "--api-key", "k"}), HasSubstr("argument --api-key: "));
-  EXPECT_THAT(error_of({"serve", "m", "--headless"}), HasSubstr("argument --headless: "));
+}
+
+TEST(ServeFlags, DataParallelRanksAreCountedOut) {
+  const DataParallel all = parse_as<ServeConfig>({"serve", "m", "-dp", "4"}).data_parallel;
+  EXPECT_EQ(all.local, 4);
+  EXPECT_TRUE(all.one_process());
+  const DataParallel second =
+      parse_as<ServeConfig>({"serve", "m", "-dp", "32", "-dpl", "16", "--data-parallel-start-rank", "16", "--headless",
+                             "--data-parallel-address", "192.0.0.3", "--data-parallel-rpc-port", "5964"})
+          .data_parallel;
+  EXPECT_EQ(second.start_rank, 16);
+  EXPECT_EQ(second.address, "192.0.0.3");
+  EXPECT_EQ(second.rpc_port, 5964);
+  EXPECT_FALSE(second.one_process());
+  EXPECT_THAT(error_of({"serve", "m", "-dp", "4", "-dpl", "5"}), HasSubstr("go past --data-parallel-size 4"));
+  EXPECT_THAT(error_of({"serve", "m", "-dp", "4", "-dpl", "2", "--headless"}),
+              HasSubstr("expected --data-parallel-start-rank above 0"));
+  EXPECT_THAT(error_of({"serve", "m", "-dp", "4", "-dpl", "2", "--data-parallel-start-rank", "2"}),
+              HasSubstr("without --headless"));
 }
 
 TEST(ServeFlags, Environment) {
