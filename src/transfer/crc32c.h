@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CRC32C (Castagnoli, reflected, as iSCSI and ext4 use it): guards every piece of KV from the rank that wrote it to the
-// rank that reads it. SSE4.2 where the CPU has it, tables elsewhere; both give the same numbers.
+// rank that reads it. VPCLMULQDQ or SSE4.2 where the CPU has it, tables elsewhere; all give the same numbers.
 #pragma once
 
 #include <cstddef>

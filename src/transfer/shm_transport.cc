@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -15,55 +16,66 @@ namespace {
 
 constexpr std::uint64_t kSliceBytes = std::uint64_t{2} << 20;
 
-/// Where a slice starts in the list of copies.
-struct Place {
-  std::size_t copy = 0;
-  std::uint64_t offset = 0;
+/// A part of a list of copies.
+struct Part {
+  std::size_t copy = 0;      ///< where it starts
+  std::uint64_t offset = 0;  ///< in that copy
+  std::uint64_t bytes = 0;
 };
 
-std::vector<Place> cut(std::span<const Copy> copies) {
-  std::vector<Place> slices;
-  std::uint64_t room = 0;
+/// Cuts the copies at `ends`, or into slices if there are none.
+std::vector<Part> cut(std::span<const Copy> copies, std::span<const std::uint64_t> ends) {
+  std::vector<Part> parts;
+  std::uint64_t left = 0;  // of the part under way
+  std::uint64_t at = 0;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     for (std::uint64_t offset = 0; offset < copies[i].length;) {
-      if (room == 0) {
-        slices.push_back({i, offset});
-        room = kSliceBytes;
+      if (left == 0) {
+        left = ends.empty() ? kSliceBytes : ends[parts.size()] - at;
+        parts.push_back({i, offset, 0});
       }
-      const std::uint64_t taken = std::min(room, copies[i].length - offset);
+      const std::uint64_t taken = std::min(left, copies[i].length - offset);
       offset += taken;
-      room -= taken;
+      at += taken;
+      left -= taken;
+      parts.back().bytes += taken;
     }
   }
-  return slices;
+  return parts;
 }
 
 class ShmMove final : public Move, public std::enable_shared_from_this<ShmMove> {
  public:
   ShmMove(EventLoop& loop, std::shared_ptr<PeerMemory> memory, MoveRequest request)
-      : loop_(loop), memory_(std::move(memory)), request_(std::move(request)), slices_(cut(request_.copies)) {}
+      : loop_(loop),
+        memory_(std::move(memory)),
+        request_(std::move(request)),
+        parts_(cut(request_.copies, request_.part_ends)) {}
 
   void run(WorkPool& pool) {
     job_ = SlicedJob::start(
-        loop_, pool, slices_.size(), [self = shared_from_this()](std::size_t slice) { self->copy_slice(slice); },
+        loop_, pool, parts_.size(), [self = shared_from_this()](std::size_t part) { self->copy_part(part); },
         [self = shared_from_this()] { self->finish(); });
   }
   void cancel() override { job_->cancel(); }
 
  private:
-  void copy_slice(std::size_t slice) {
-    Place at = slices_[slice];
-    std::uint64_t room = kSliceBytes;
-    std::uint64_t moved = 0;
-    for (; at.copy < request_.copies.size() && room > 0; ++at.copy, at.offset = 0) {
-      const Copy& copy = request_.copies[at.copy];
-      const std::uint64_t count = std::min(room, copy.length - at.offset);
-      std::memcpy(request_.destination + copy.destination_offset + at.offset,
-                  memory_->data() + copy.source_offset + at.offset, count);
-      room -= count;
-      moved += count;
+  void copy_part(std::size_t index) {
+    const Part& part = parts_[index];
+    std::uint64_t offset = part.offset;
+    std::uint64_t left = part.bytes;
+    for (std::size_t i = part.copy; left > 0; ++i, offset = 0) {
+      const Copy& copy = request_.copies[i];
+      const std::uint64_t count = std::min(left, copy.length - offset);
+      std::memcpy(request_.destination + copy.destination_offset + offset,
+                  memory_->data() + copy.source_offset + offset, count);
+      left -= count;
     }
-    loop_.post([self = shared_from_this(), moved] { self->request_.on_progress(moved); });
+    if (request_.on_part && !request_.part_ends.empty()) request_.on_part(index);
+    // Now and then: a call for each part would cost the loop thread more than the copies cost the pool.
+    if (unreported_.fetch_add(part.bytes) + part.bytes < kSliceBytes) return;
+    if (const std::uint64_t moved = unreported_.exchange(0); moved > 0)
+      loop_.post([self = shared_from_this(), moved] { self->request_.on_progress(moved); });
   }
 
   void finish() {
@@ -88,7 +100,8 @@ class ShmMove final : public Move, public std::enable_shared_from_this<ShmMove> 
   EventLoop& loop_;
   std::shared_ptr<PeerMemory> memory_;
   MoveRequest request_;
-  std::vector<Place> slices_;
+  std::vector<Part> parts_;
+  std::atomic<std::uint64_t> unreported_{0};  ///< bytes moved that on_progress has not heard of
   std::shared_ptr<SlicedJob> job_;
 };
 

@@ -3,7 +3,7 @@
 // granted, whether it may still be read, and whether the bytes are right is decided above; tests/contract holds every
 // transport, plain and behind the fault decorator, to this header.
 //
-// Threads: everything here is called, and calls back, on the loop thread.
+// Threads: everything here is called, and calls back, on the loop thread, but on_part.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,12 @@ struct MoveRequest {
   std::span<const wire::GrantedBlock> blocks;  ///< all blocks that the copies read; stays valid until on_done
   std::byte* destination = nullptr;            ///< what the copies' destination offsets count from
   std::function<void(std::uint64_t bytes)> on_progress;
+  /// Where the copies, laid end to end, may be cut into parts: the parts' ends, in bytes, the last one the total. Stays
+  /// valid until on_done. Empty: no wish.
+  std::span<const std::uint64_t> part_ends;
+  /// A transport that knows when a part is whole says so, once, on any thread and before on_done: then the part is
+  /// still in that CPU's cache. Others never call it.
+  std::function<void(std::size_t part)> on_part;
   /// Exactly once, never from within start(); afterwards nothing writes to the destination. kCancelled after cancel(),
   /// kDataLoss if a block got a new owner meanwhile.
   std::function<void(Status)> on_done;
