@@ -152,15 +152,25 @@ TANDEM_FOLDS inline __m128i fold(__m128i from, __m128i to) {
 
 constexpr std::size_t kFold = 256;  // bytes under way: enough to hide the latency of clmul
 
-/// At least kFold bytes; takes a multiple of it.
-TANDEM_FOLDS void folded(const std::byte*& at, std::size_t& size, std::uint32_t& state) {
-  const auto load = [&](std::size_t lane) TANDEM_FOLDS { return _mm512_loadu_si512(at + 64 * lane); };
+/// At least kFold bytes; takes a multiple of it. If Copies, stores them at `to`, which is aligned to 64 bytes.
+template <bool Copies>
+TANDEM_FOLDS void folded(const std::byte*& at, std::size_t& size, std::uint32_t& state, std::byte* to = nullptr) {
+  const auto load = [&](std::size_t lane) TANDEM_FOLDS {
+    const __m512i bytes = _mm512_loadu_si512(at + 64 * lane);
+    if constexpr (Copies) _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 64 * lane), bytes);
+    return bytes;
+  };
+  const auto next = [&] {
+    at += kFold;
+    size -= kFold;
+    if constexpr (Copies) to += kFold;
+  };
   // The state is added to the first four bytes.
   __m512i a = _mm512_xor_si512(load(0), _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state))));
   __m512i b = load(1);
   __m512i c = load(2);
   __m512i d = load(3);
-  for (at += kFold, size -= kFold; size >= kFold; at += kFold, size -= kFold) {
+  for (next(); size >= kFold; next()) {
     a = fold<8 * kFold>(a, load(0));
     b = fold<8 * kFold>(b, load(1));
     c = fold<8 * kFold>(c, load(2));
@@ -195,11 +205,35 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t previous) {
     const std::byte* at = data.data();
     std::size_t size = data.size();
     std::uint32_t state = ~previous;
-    if (size >= kFold && has_folds()) folded(at, size, state);
+    if (size >= kFold && has_folds()) folded<false>(at, size, state);
     return ~hardware_state(at, size, state);
   }
 #endif
   return crc32c_portable(data, previous);
+}
+
+std::uint32_t copy_crc32c(std::byte* to, std::span<const std::byte> from, std::uint32_t previous) {
+  std::uint32_t crc = previous;
+#if defined(__x86_64__)
+  if (from.size() >= kFold && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && has_folds()) {
+    const std::byte* at = from.data();
+    std::size_t left = from.size();
+    std::uint32_t state = ~previous;
+    folded<true>(at, left, state, to);
+    crc = ~state;
+    to += from.size() - left;
+    from = from.last(left);
+  }
+#endif
+  // What was stored is summed, not what was read: the source may change under a reader whose lease has ended.
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  return crc32c({to, from.size()}, crc);
+}
+
+void copies_visible() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
 }
 
 std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t previous) {

@@ -159,7 +159,9 @@ void Piece::move() {
   plan_ = std::move(*plan);
   bytes_ += plan_.bytes;
   copies_ += plan_.copies.size();
-  cut_parts(window);
+  units_per_part_ = std::max<std::size_t>(1, kPartBytes / owner_->block_bytes());
+  num_parts_ = (num_units() + units_per_part_ - 1) / units_per_part_;
+  landed_ = std::make_shared<Landing>();
   phase_ = Phase::kMoving;
   MoveRequest request;
   request.token = grant_->token;
@@ -167,31 +169,11 @@ void Piece::move() {
   request.blocks = granted;
   request.destination = staging_ ? buffer_.data() : context_.memory.data();
   request.on_progress = [this](std::uint64_t) { on_progress_(); };
-  request.part_ends = part_ends_;
-  request.on_part = [this](std::size_t part) { land_part(part); };
+  request.piece_ends = plan_.piece_ends;
+  request.pieces_per_part = units_per_part_ * pieces_per_block(1, owner_->num_heads());
+  request.on_part = [this](std::size_t part, std::span<const std::uint32_t> sums) { land_part(part, sums); };
   request.on_done = [this](const Status& status) { on_moved(status); };
   move_ = link_->transport().start(std::move(request));
-}
-
-/// A plan goes layer by layer, and in a layer block by block of the owner, whatever the reader's block size is: so the
-/// bytes of a unit stand together in it.
-void Piece::cut_parts(const Extent& window) {
-  const std::int32_t size = owner_->common().block_size;
-  const std::size_t num_blocks = window_blocks().size();
-  const std::size_t units = num_blocks * static_cast<std::size_t>(window.num_layers());
-  const auto tokens = static_cast<std::uint64_t>(window.num_tokens());
-  const std::uint64_t token_bytes = plan_.bytes / (tokens * static_cast<std::uint64_t>(window.num_layers()));
-  const auto first = static_cast<std::size_t>(window.first_token / size);
-  units_per_part_ = std::max<std::size_t>(1, kPartBytes / owner_->block_bytes());
-  part_ends_.clear();
-  for (std::size_t unit = 0; unit < units;) {
-    unit = std::min(units, unit + units_per_part_);
-    // Tokens before the unit's first one in its layer.
-    const std::int64_t border = static_cast<std::int64_t>(first + unit % num_blocks) * size - window.first_token;
-    const std::uint64_t in_layer = unit % num_blocks == 0 ? 0 : static_cast<std::uint64_t>(border);
-    part_ends_.push_back((unit / num_blocks * tokens + in_layer) * token_bytes);
-  }
-  landed_ = std::make_shared<Landing>();
 }
 
 void Piece::on_moved(const Status& status) {
@@ -199,7 +181,7 @@ void Piece::on_moved(const Status& status) {
   moved_at_ = context_.loop.now();
   if (!status.ok()) return finish(status);
   on_progress_();
-  if (landed_->parts.load() == part_ends_.size()) return on_landed();
+  if (landed_->parts.load() == num_parts_) return on_landed();
   land();
 }
 
@@ -207,33 +189,45 @@ void Piece::land() {
   phase_ = Phase::kLanding;
   landed_ = std::make_shared<Landing>();
   landing_ = SlicedJob::start(
-      context_.loop, context_.pool, part_ends_.size(), [this](std::size_t part) { land_part(part); },
+      context_.loop, context_.pool, num_parts_, [this](std::size_t part) { land_part(part, {}); },
       [this] { on_landed(); });
 }
 
-/// Pool threads. Everything that they touch is theirs or stays unchanged until the window has landed.
-void Piece::land_part(std::size_t part) {
-  const std::size_t units = window_blocks().size() * static_cast<std::size_t>(windows_[window_].num_layers());
-  const std::size_t end = std::min(units, (part + 1) * units_per_part_);
-  for (std::size_t unit = part * units_per_part_; unit < end; ++unit) land_unit(unit);
+std::size_t Piece::num_units() const {
+  return window_blocks().size() * static_cast<std::size_t>(windows_[window_].num_layers());
+}
+
+/// Pool threads. Everything that they touch is theirs or stays unchanged until the window has landed. `sums` may be
+/// empty: then they are made here.
+void Piece::land_part(std::size_t part, std::span<const std::uint32_t> sums) {
+  const std::size_t pieces = pieces_per_block(1, owner_->num_heads());
+  const std::size_t first = part * units_per_part_;
+  const std::size_t end = std::min(num_units(), first + units_per_part_);
+  for (std::size_t unit = first; unit < end; ++unit)
+    land_unit(unit, sums.empty() ? sums : sums.subspan((unit - first) * pieces, pieces));
   landed_->parts.fetch_add(1);
 }
 
-void Piece::land_unit(std::size_t unit) {
+void Piece::land_unit(std::size_t unit, std::span<const std::uint32_t> sums) {
   const Extent& window = windows_[window_];
   const std::span<const wire::GrantedBlock> blocks = window_blocks();
   const std::int32_t size = owner_->common().block_size;
-  const auto block = unit % blocks.size();
+  const std::size_t block = unit % blocks.size();
   Extent extent = clip_to_block(window.first_token / size + static_cast<std::int64_t>(block), size, window);
   extent.first_layer = window.first_layer + static_cast<std::int32_t>(unit / blocks.size());
   extent.end_layer = extent.first_layer + 1;
   if (context_.options.hooks.verify) {
-    const std::size_t sums = pieces_per_block(1, owner_->num_heads());
+    std::vector<std::uint32_t> made;
+    if (sums.empty()) {
+      made.resize(pieces_per_block(1, owner_->num_heads()));
+      piece_checksums(arrived(), extent, made);
+      sums = made;
+    }
     const auto layer = static_cast<std::size_t>(extent.first_layer - order_.extent.first_layer);
     const auto first_block = static_cast<std::size_t>(blocks.data() - blocks_.data());
-    const std::size_t at = (first_block + block) * grant_->pieces_per_block + layer * sums;
-    if (const auto wrong = first_mismatch(arrived(), extent, std::span(checksums_).subspan(at, sums)))
-      return landed_->report(at + *wrong);
+    const std::size_t at = (first_block + block) * grant_->pieces_per_block + layer * sums.size();
+    const auto wrong = std::mismatch(sums.begin(), sums.end(), checksums_.begin() + static_cast<std::ptrdiff_t>(at));
+    if (wrong.first != sums.end()) return landed_->report(at + static_cast<std::size_t>(wrong.first - sums.begin()));
   }
   spread(arrived(), home(), extent);
 }

@@ -6,9 +6,9 @@
 //       │                                └──────────────┘
 //       └────── any error or fail(): done(why) once nothing writes ──────▶
 //
-// KV of our own element type moves into place and is verified there, part by part while it is still in the cache if the
-// transport can tell (then there is nothing left to land), else after the move. Other KV moves into a bounded buffer,
-// window by window, is verified there as the owner wrote it, and is converted into place.
+// KV of our own element type moves into place. It is verified part by part by the sums of a transport that makes them
+// as it stores (then there is nothing left to land), else after the move. Other KV moves into a bounded buffer, window
+// by window, is verified there as the owner wrote it, and is converted into place.
 #pragma once
 
 #include <cstdint>
@@ -65,10 +65,10 @@ class Piece {
   void begin();
   void move();
   void on_moved(const Status& status);
-  void cut_parts(const Extent& window);
   void land();
-  void land_part(std::size_t part);
-  void land_unit(std::size_t unit);
+  void land_part(std::size_t part, std::span<const std::uint32_t> sums);
+  void land_unit(std::size_t unit, std::span<const std::uint32_t> sums);
+  std::size_t num_units() const;
   void on_landed();
   KvView arrived() const;
   MutableKvView home() const;
@@ -95,10 +95,10 @@ class Piece {
   std::vector<kv::BlockId> staging_blocks_;
   std::vector<std::byte> buffer_;
   Plan plan_;
-  /// Units are (layer, block of the owner) in the order of the plan; a part is units_per_part_ of them.
+  /// A unit is (layer, block of the owner), in the order of the plan: what a part has a whole number of.
   std::size_t units_per_part_ = 0;
-  std::vector<std::uint64_t> part_ends_;  ///< MoveRequest::part_ends
-  std::shared_ptr<Landing> landed_;       ///< of the window under way
+  std::size_t num_parts_ = 0;
+  std::shared_ptr<Landing> landed_;  ///< of the window under way
   std::shared_ptr<Move> move_;
   std::shared_ptr<SlicedJob> landing_;
   std::uint64_t bytes_ = 0;

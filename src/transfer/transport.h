@@ -30,12 +30,12 @@ struct MoveRequest {
   std::span<const wire::GrantedBlock> blocks;  ///< all blocks that the copies read; stays valid until on_done
   std::byte* destination = nullptr;            ///< what the copies' destination offsets count from
   std::function<void(std::uint64_t bytes)> on_progress;
-  /// Where the copies, laid end to end, may be cut into parts: the parts' ends, in bytes, the last one the total. Stays
-  /// valid until on_done. Empty: no wish.
-  std::span<const std::uint64_t> part_ends;
-  /// A transport that knows when a part is whole says so, once, on any thread and before on_done: then the part is
-  /// still in that CPU's cache. Others never call it.
-  std::function<void(std::size_t part)> on_part;
+  /// Plan::piece_ends; stays valid until on_done. Empty: on_part is not wanted.
+  std::span<const std::uint64_t> piece_ends;
+  std::size_t pieces_per_part = 1;
+  /// A transport that knows when a part (pieces_per_part pieces, in order) is whole says so, once, on any thread and
+  /// before on_done, with CRC32C of each of its pieces as it stored them. Others never call it.
+  std::function<void(std::size_t part, std::span<const std::uint32_t> sums)> on_part;
   /// Exactly once, never from within start(); afterwards nothing writes to the destination. kCancelled after cancel(),
   /// kDataLoss if a block got a new owner meanwhile.
   std::function<void(Status)> on_done;
