@@ -15,6 +15,9 @@
 namespace tandem::worker {
 namespace {
 
+/// Long enough that a lone sequence's attention is shared between threads.
+constexpr std::int64_t kLongPosition = 4096;
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -94,7 +97,36 @@ Result<void> ModelWorker::warm_up() {
       return result.sampled[0].error.with_scope(Scope::kProcess).context("warm-up");
     }
   }
+  TANDEM_TRY(plan_decodes());
   log::debug("warm-up with {} tokens took {:.2f} s", count, seconds_since(start));
+  return {};
+}
+
+/// Takes the memory of the largest planned step: the lists of sequences, logits, the samplers' scratch, and what the
+/// kernels need for a context that threads share.
+Result<void> ModelWorker::plan_decodes() {
+  const kv::Layout& layout = cache_->layout();
+  const std::int32_t count = std::min(options_.planned_decodes, layout.num_blocks);
+  if (count <= 0) return {};
+  for (Sampler& sampler : samplers_) sampler.reserve(static_cast<std::size_t>(vocab_size()));
+  const auto params = std::make_shared<SamplingParams>();
+  StepPlan plan;
+  const auto add = [&](kv::BlockId block, std::int64_t position) {
+    SequencePlan& sequence = plan.sequences.emplace_back();
+    sequence.tokens = {0};
+    sequence.first_position = position;
+    // One block stands for all: what it holds does not matter here.
+    sequence.block_table.assign(static_cast<std::size_t>(position / layout.block_size + 1), block);
+    sequence.sample = true;
+    sequence.sampling = params;
+  };
+  const std::int64_t positions =
+      options_.model.max_positions > 0 ? options_.model.max_positions : model_->config().max_context;
+  add(0, std::min(positions, kLongPosition) - 1);
+  TANDEM_TRY(step(plan));
+  plan.sequences.clear();
+  for (std::int32_t i = 0; i < count; ++i) add(i, 0);
+  TANDEM_TRY(step(plan));
   return {};
 }
 

@@ -36,6 +36,8 @@ struct ModelWorkerOptions {
   /// The largest step there will be; the warm-up has this many tokens, so that buffers are there before the first
   /// request.
   std::int32_t max_num_batched_tokens = 512;
+  /// Steps of up to so many sequences with one token each allocate nothing but their result; at most num_blocks.
+  std::int32_t planned_decodes = 0;
 };
 
 /// How many KV blocks fit `bytes`. `one_block`: the ranks' layouts for one block.
@@ -62,6 +64,7 @@ class ModelWorker final : public Worker {
   Result<void> start(const model::Checkpoint& checkpoint, const std::function<void(double)>& progress);
   Result<void> make_cache();
   Result<void> warm_up();
+  Result<void> plan_decodes();
   Result<StepResult> step(const StepPlan& plan);
   void sample(StepResult& result);
 
