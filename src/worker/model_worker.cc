@@ -15,6 +15,8 @@
 namespace tandem::worker {
 namespace {
 
+/// A budget of 32k tokens is common; computing them all would make a start wait for half a minute and warm nothing more.
+constexpr std::int64_t kWarmUpTokens = 2048;
 /// Long enough that a lone sequence's attention is shared between threads.
 constexpr std::int64_t kLongPosition = 4096;
 
@@ -70,13 +72,13 @@ Result<void> ModelWorker::make_cache() {
   return {};
 }
 
-/// One prefill of the largest size and one decode row: weights, KV pages, buffers and the kernels' own caches are then
+/// One prefill of a large size and one decode row: weights, KV pages, buffers and the kernels' own caches are then
 /// warm, and a damaged checkpoint is found before the first request. Writes to blocks that nobody owns yet.
 Result<void> ModelWorker::warm_up() {
   const auto start = std::chrono::steady_clock::now();
   const kv::Layout& layout = cache_->layout();
   const std::int64_t capacity = static_cast<std::int64_t>(layout.num_blocks) * layout.block_size;
-  const std::int64_t count = std::min({std::int64_t{options_.max_num_batched_tokens}, capacity,
+  const std::int64_t count = std::min({std::int64_t{options_.max_num_batched_tokens}, kWarmUpTokens, capacity,
                                        options_.model.max_positions > 0 ? options_.model.max_positions : capacity});
   StepPlan plan;
   plan.sequences.resize(1);
