@@ -182,5 +182,35 @@ TEST(Guides, FourNodesWithEitherConnector) {
   }
 }
 
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  EXPECT_FALSE(lines.empty()) << path;
+  return lines;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  if (const std::size_t at = text.find(from); at != std::string::npos) text.replace(at, from.size(), to);
+  return text;
+}
+
+TEST(Guides, TheExamplesDifferInProgramAndModelOnly) {
+  for (const std::string deployment : {"2p1d", "2p2d"}) {
+    for (const auto& [node, file] : {std::pair("p1", "prefill-1"), std::pair("p2", "prefill-2"),
+                                     std::pair("d1", "decode-1"), std::pair("d2", "decode-2")}) {
+      const std::string guide = kFolder + (deployment == "2p1d" ? "2p1d-" : "2p2d-mooncake-") + node + ".sh";
+      const std::string model = std::string("build/models/qwen3-moe-small") + (deployment == "2p1d" ? "" : "-w8a8");
+      std::vector<std::string> expected = lines_of(guide);
+      for (std::string& line : expected) {
+        line = replaced(line, "vllm serve ", "tandem serve ");
+        line = replaced(line, "/model/Qwen3-235B-A22B-W8A8", model);
+        line = replaced(line, "/root/.cache/models/Qwen3-235B-A22B-W8A8", model);
+      }
+      EXPECT_EQ(lines_of("examples/qwen3-moe-" + deployment + "/" + file + ".sh"), expected);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::config
