@@ -30,10 +30,13 @@ NAMES = ["qwen3-moe", "Qwen3-235B-A22B-W8A8"]  # in the guides' order
 BRIDGE, PREFIX = "192.0.0.254", "192.0.0."
 READY_S = 300
 
+CHAT = {"model": "Qwen3-235B-A22B-W8A8", "messages": [{"role": "user", "content": "你好, 你是谁"}], "max_tokens": 100,
+        "stream": False, "temperature": 0.8, "top_p": 0.8}
+# The guides' two requests. A drawn answer without a seed is another one each time, so that one is asked once as it is, and
+# compared with a seed.
 GUIDE_REQUESTS = [
     ("/v1/completions", {"model": "qwen3-moe", "prompt": "Who are you?", "max_tokens": 100, "temperature": 0}),
-    ("/v1/chat/completions", {"model": "Qwen3-235B-A22B-W8A8", "messages": [{"role": "user", "content": "你好, 你是谁"}],
-                              "max_tokens": 100, "stream": False, "temperature": 0.8, "top_p": 0.8}),
+    ("/v1/chat/completions", {**CHAT, "seed": 1024}),
 ]
 WORDS = "the model reads 预填充 a prompt and 解码 writes tokens over several hosts 64 ranks é ü 🙂 at once".split()
 
@@ -199,6 +202,7 @@ def run_deployment(example, connector, requests, expected, arguments):
         model = NAMES[0] if example == "2p1d" else NAMES[1]
         renamed = [(path, {**body, "model": model}) for path, body in requests]
         answers = [ask(proxy, *request) for request in renamed[:len(GUIDE_REQUESTS)]]
+        assert ask(proxy, "/v1/chat/completions", {**CHAT, "model": model})[0], "an empty answer"
         answers += ask_all(proxy, renamed[len(GUIDE_REQUESTS):])
         asked_s = time.monotonic() - begin
         wrong = [f"{example} {connector} request {index}: {answer} instead of {right}"
