@@ -174,6 +174,7 @@ Result<void> Instance::load_model() {
   options.cpus = std::move(placement.cpus);
   options.rank_nodes = std::move(placement.rank_nodes);
   options.max_num_batched_tokens = config_.max_num_batched_tokens;
+  options.planned_decodes = config_.planned_decodes * config_.data_parallel.local;
   log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint_->config().architecture,
             checkpoint_->config().num_layers, checkpoint_->config().vocab_size);
   TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint_, options, progress_lines()));

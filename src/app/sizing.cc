@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 /// KV memory is taken whether requests come or not, and a prefiller and a decoder often share a machine and look at its
 /// free memory at the same moment: without a word from the user it stays modest.
+constexpr double kDefaultUtilization = 0.9;
 constexpr std::int64_t kDefaultKvCap = 4 * kGiB;
 constexpr std::int64_t kDefaultKvShare = 4;  // one part in four of what is free
 
@@ -84,6 +85,7 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
   const auto blocks_of = [&](std::int64_t tokens) { return (tokens + config.block_size - 1) / config.block_size; };
   const std::int64_t one_request = times(blocks_of(sizing.max_model_len), block_bytes);
   const bool chosen = config.num_blocks || config.kv_cache_bytes;
+  const double utilization = config.memory_utilization.value_or(kDefaultUtilization);
   std::int64_t bytes = 0;
   if (config.num_blocks) {
     bytes = times(*config.num_blocks, block_bytes);
@@ -91,11 +93,13 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
     bytes = *config.kv_cache_bytes;
   } else {
     const std::int64_t all_requests = times(config.max_num_seqs, one_request);
-    const auto share = static_cast<std::int64_t>(config.memory_utilization * static_cast<double>(memory_bytes));
-    const std::int64_t room = share - estimated_weight_bytes(model, config);
-    const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare);
-    const std::int64_t cap = config.max_model_len ? std::max(modest, one_request) : modest;
-    bytes = std::min({room, cap, all_requests});
+    const std::int64_t room = static_cast<std::int64_t>(utilization * static_cast<double>(memory_bytes)) -
+                              estimated_weight_bytes(model, config);
+    bytes = std::min(room, all_requests);
+    if (!config.memory_utilization) {
+      const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare);
+      bytes = std::min(bytes, config.max_model_len ? std::max(modest, one_request) : modest);
+    }
   }
   const std::int64_t blocks =
       std::min<std::int64_t>(bytes / std::max<std::int64_t>(1, block_bytes), std::numeric_limits<std::int32_t>::max());
@@ -105,8 +109,7 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
         fmt::format(
             "no memory for KV: one block of {} tokens needs {} bytes, {} bytes are left of {:.2f} GiB; free memory, "
             "raise --gpu-memory-utilization ({}) or set --kv-cache-memory-bytes",
-            config.block_size, block_bytes, std::max<std::int64_t>(0, bytes), in_gib(memory_bytes),
-            config.memory_utilization));
+            config.block_size, block_bytes, std::max<std::int64_t>(0, bytes), in_gib(memory_bytes), utilization));
   sizing.num_blocks = static_cast<std::int32_t>(blocks);
   const std::int64_t capacity = blocks * config.block_size;
   if (capacity >= sizing.max_model_len) return sizing;

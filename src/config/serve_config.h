@@ -103,7 +103,8 @@ struct ServeConfig {
 
   // Cache.
   std::int32_t block_size = 16;
-  double memory_utilization = 0.9;             ///< share of this machine's memory that the instance may use
+  /// Share of the free memory that weights and KV take. nullopt: KV stays modest, two instances may share a machine.
+  std::optional<double> memory_utilization;
   std::optional<std::int64_t> kv_cache_bytes;  ///< wins over memory_utilization
   std::optional<std::int32_t> num_blocks;      ///< wins over both
   bool enable_prefix_caching = true;
@@ -114,6 +115,8 @@ struct ServeConfig {
   std::int32_t max_num_batched_tokens = 512;
   std::int32_t long_prefill_token_threshold = 0;
   Scheduling scheduling = Scheduling::kFcfs;
+  /// Steps of up to so many decoding requests (of each data-parallel rank) allocate nothing, from the first one on.
+  std::int32_t planned_decodes = 0;
   bool async_scheduling = false;  ///< the next step is scheduled while this one computes
 
   // Frontend.
@@ -138,7 +141,8 @@ struct ServeConfig {
   KvTransport kv_transport = KvTransport::kAuto;
   std::chrono::milliseconds kv_lease_term{30'000};
   std::vector<std::string> kv_metaserver_hosts;  ///< whom a request may name as its metaserver; empty: anybody
-  std::string advertised_host;                   ///< VLLM_HOST_IP; empty: found out at start
+  std::string advertised_host;                   ///< VLLM_HOST_IP or HCCL_IF_IP; empty: found out at start
+  std::string advertised_interface;              ///< HCCL_SOCKET_IFNAME and friends, counts without a host
 
   // Parallel.
   std::int32_t tensor_parallel_size = 1;
