@@ -32,6 +32,7 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     sampling->seed = choice_seed(job.sampling_fields, context.config.seed, job.base_id, k);
     request.sampling = std::move(sampling);
     request.priority = job.priority;
+    request.rank = job.rank;
     request.num_choices = job.n;
     request.cache_salt = job.cache_salt;
     // The choices of a prompt share its KV: one hand-over is enough, and all may fetch from one.

@@ -44,6 +44,7 @@ struct Job {
   SamplingFields sampling_fields;
   worker::SamplingParams sampling;  ///< all but the seed
   std::int32_t priority = 0;
+  std::optional<std::int32_t> rank;  ///< X-data-parallel-rank
   std::string cache_salt;
   KvParams kv;
   std::string traceparent;                           ///< W3C trace context of the request, "" if it has none

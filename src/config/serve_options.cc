@@ -396,14 +396,15 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
     return checked.error().context(binding_given_ ? "argument --cpu-bind"
                                                   : "environment variable VLLM_CPU_OMP_THREADS_BIND");
   if (kv_transfer_config_) {
-    auto parsed =
-        parse_kv_transfer_config(*kv_transfer_config_, ParallelSizes{.tensor = config_.tensor_parallel_size}, notes);
+    const ParallelSizes real{.tensor = config_.tensor_parallel_size, .data = config_.data_parallel.size};
+    auto parsed = parse_kv_transfer_config(*kv_transfer_config_, real, notes);
     if (!parsed) return parsed.error().context("argument --kv-transfer-config");
     config_.kv_transfer = std::move(*parsed);
   }
   if (config_.kv_transfer) {
     auto complete = apply_environment(*config_.kv_transfer, environment);
-    if (complete) complete = check_ports(*config_.kv_transfer, config_.tensor_parallel_size, config_.port);
+    const std::int64_t num_ranks = std::int64_t{config_.tensor_parallel_size} * config_.data_parallel.size;
+    if (complete) complete = check_ports(*config_.kv_transfer, num_ranks, config_.port);
     if (!complete) return complete.error().context("argument --kv-transfer-config");
   }
   return config_;

@@ -267,7 +267,8 @@ def assert_blocks_come_back(*instances, within_s=2.0):
                 return sum(v for series, v in values.items() if series.split("{")[0] == name and part in series)
 
             blocks = {state: total("tandem:kv_blocks", f'state="{state}"') for state in ("free", "cached", "used")}
-            every = int(re.search(r'num_gpu_blocks="(\d+)"', " ".join(values)).group(1))
+            # One series for each data-parallel rank.
+            every = sum(map(int, re.findall(r'num_gpu_blocks="(\d+)"', " ".join(values))))
             busy = (total("vllm:num_requests_running"), total("vllm:num_requests_waiting"), total("tandem:kv_leases_open"))
             seen["last"] = (blocks, every, busy)
             return blocks["free"] + blocks["cached"] == every and blocks["used"] == 0 and busy == (0, 0, 0)

@@ -456,7 +456,8 @@ TEST_F(ServiceTest, DecoderOfALayerwiseProxy) {
 TEST_F(ServiceTest, InfoTellsTheConnector) {
   EXPECT_EQ(body_of(get("/tandem/info")),
             R"({"engine_id":"e1","kv_connector":"MooncakeLayerwiseConnector","kv_role":"kv_consumer",)"
-            R"("incarnation":"fedcba9876543210","tp_size":2,"block_size":16,"model":"m"})");
+            R"("incarnation":"fedcba9876543210","tp_size":2,"dp_size":1,"dp_start_rank":0,"dp_size_local":1,)"
+            R"("block_size":16,"model":"m"})");
 }
 
 TEST_F(ServiceTest, UtilityEndpoints) {
