@@ -402,6 +402,10 @@ Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_TRY(truncate_prompt(body, context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1)), prompt.ids));
   if (echo) prompt.echo = rendered.last_content;
   job.role = rendered.role;
+  job.message = std::move(rendered.plan);
+  // Tags of calls may be special tokens, which must not be skipped.
+  if (job.message.tools == ToolMode::kAuto && job.message.format != config::ToolFormat::kLlama3Json)
+    job.sampling_fields.skip_special_tokens = false;
   job.prompts.push_back(std::move(prompt));
   TANDEM_TRY(resolve(context, job, asked));
   return job;

@@ -54,6 +54,10 @@ enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
 enum class KvTransport { kAuto, kShm, kTcp };
 enum class KvCacheType { kAuto, kBfloat16, kFloat32, kInt8 };
 enum class ContentFormat { kAuto, kString, kParts };
+/// --tool-call-parser: how models write tool calls.
+enum class ToolFormat { kNone, kHermes, kQwen3Coder, kLlama3Json };
+/// --reasoning-parser. Both know <think> and </think>; with kQwen3 a request can turn thinking off (enable_thinking).
+enum class ReasoningFormat { kNone, kQwen3, kDeepseekR1 };
 
 /// --cpu-bind: which CPUs compute threads may run on.
 struct CpuBinding {
@@ -127,6 +131,9 @@ struct ServeConfig {
   std::string response_role = "assistant";
   bool trust_request_chat_template = false;
   bool exclude_tools_when_tool_choice_none = false;
+  bool enable_auto_tool_choice = false;
+  ToolFormat tool_format = ToolFormat::kNone;  ///< set if enable_auto_tool_choice
+  ReasoningFormat reasoning_format = ReasoningFormat::kNone;
   bool return_tokens_as_token_ids = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;

@@ -232,6 +232,19 @@ void ServeOptions::add_frontend(FlagList& flags) {
   flags.one("--response-role", "ROLE", "role of answers", "assistant", text_into(config_.response_role));
   flags.toggle("--exclude-tools-when-tool-choice-none", "hide tools from the template when tool_choice is none",
                config_.exclude_tools_when_tool_choice_none);
+  flags.toggle("--enable-auto-tool-choice", "let models call tools; needs --tool-call-parser",
+               config_.enable_auto_tool_choice);
+  flags
+      .one("--tool-call-parser", "NAME", "how the model writes tool calls: hermes, qwen3_coder, llama3_json", "none",
+           choice_into<ToolFormat>(config_.tool_format, {{"hermes", ToolFormat::kHermes},
+                                                         {"qwen3_coder", ToolFormat::kQwen3Coder},
+                                                         {"llama3_json", ToolFormat::kLlama3Json}}))
+      .nullable();
+  flags
+      .one("--reasoning-parser", "NAME", "how the model marks its thoughts: qwen3, deepseek_r1", "none",
+           choice_into<ReasoningFormat>(config_.reasoning_format, {{"qwen3", ReasoningFormat::kQwen3},
+                                                                   {"deepseek_r1", ReasoningFormat::kDeepseekR1}}))
+      .nullable();
   flags.toggle("--return-tokens-as-token-ids", "name tokens of log-probabilities token_id:N",
                config_.return_tokens_as_token_ids);
   flags.toggle("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached",
@@ -319,6 +332,8 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
     return invalid(fmt::format("max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}).",
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   finish_planned_decodes(notes);
+  if (config_.enable_auto_tool_choice && config_.tool_format == ToolFormat::kNone)
+    return invalid("--enable-auto-tool-choice requires --tool-call-parser (hermes, qwen3_coder or llama3_json)");
   TANDEM_TRY(merge_hf_overrides());
   TANDEM_TRY(finish_parallel());
   TANDEM_TRY(read_environment(environment));

@@ -72,8 +72,6 @@ void leave_out(std::vector<std::string>& arguments, const std::string& flag, int
 Parsed parse_script(const std::string& name) {
   Invocation invocation = run_script(kFolder + name + ".sh");
   leave_out(invocation.arguments, "--quantization", 1);
-  leave_out(invocation.arguments, "--enable-auto-tool-choice", 0);
-  leave_out(invocation.arguments, "--tool-call-parser", 1);
   EXPECT_GT(invocation.arguments.size(), 10U) << name;
   auto line = parse_command_line(invocation.arguments, [&](const std::string& key) -> std::optional<std::string> {
     const auto found = invocation.variables.find(key);
@@ -164,6 +162,8 @@ TEST(Guides, FourNodesWithEitherConnector) {
       EXPECT_EQ(config.planned_decodes, prefills ? 0 : 16);  // --enforce-eager stands over cudagraph_mode
       EXPECT_EQ(config.async_scheduling, !prefills);
       EXPECT_FALSE(config.enable_prefix_caching);
+      EXPECT_TRUE(config.enable_auto_tool_choice);
+      EXPECT_EQ(config.tool_format, ToolFormat::kHermes);
       EXPECT_EQ(config.memory_utilization, prefills ? 0.8 : 0.9);
       EXPECT_EQ(config.advertised_host, "192.0.0.7");
       EXPECT_EQ(config.kv_transfer.value().kind, way == "mooncake" ? KvConnector::kPull : KvConnector::kRankTable);
