@@ -32,6 +32,7 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     sampling->seed = choice_seed(job.sampling_fields, context.config.seed, job.base_id, k);
     request.sampling = std::move(sampling);
     request.priority = job.priority;
+    request.rank = job.rank;
     request.num_choices = job.n;
     request.cache_salt = job.cache_salt;
     // The choices of a prompt share its KV: one hand-over is enough, and all may fetch from one.
@@ -60,6 +61,9 @@ class Answering : public std::enable_shared_from_this<Answering> {
         choices_(job_.num_choices()) {
     format_ = job_.chat ? chat_format(*context_, job_) : completion_format(*context_, job_);
     ++context_->in_flight;
+    if (!job_.chat) return;
+    const auto make_id = [context = context_] { return "chatcmpl-tool-" + context->random_hex(32); };
+    for (Choice& choice : choices_) choice.message.emplace(job_.message, make_id);
   }
   ~Answering() { --context_->in_flight; }
   Answering(const Answering&) = delete;
@@ -131,12 +135,12 @@ class Answering : public std::enable_shared_from_this<Answering> {
         if (!co_await begin_stream(news->output.times)) co_return;
       }
       Choice& choice = choices_[news->choice];
+      const MessageDelta delta = choice.add(news->output);
       const bool says_something = !news->output.tokens.empty() || !news->output.text.empty() || news->output.finish;
-      if (says_something) {
-        std::string event = format_->chunk(news->choice, choice, news->output);
-        if (!co_await write(std::move(event))) co_return;
-      }
-      choice.add(news->output);
+      if (!says_something) continue;
+      std::string event = format_->chunk(news->choice, choice, news->output, delta);
+      if (event.empty()) continue;
+      if (!co_await write(std::move(event))) co_return;
     }
     if (generation_->cancelled()) co_return;
     std::string tail = job_.include_usage ? format_->usage_event(total_usage(job_, choices_)) : std::string();

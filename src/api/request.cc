@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
 #include <chrono>
 
 #include "api/chat_prompt.h"
@@ -86,6 +87,23 @@ std::string traceparent_of(const net::HttpRequest& request) {
   return fits ? std::string(text) : std::string();
 }
 
+/// X-data-parallel-rank: which rank of the instance is to take the request. vLLM ignores what is not a number; a client
+/// that names a rank wants that one, so it is told.
+Outcome<std::optional<std::int32_t>> rank_of(const Context& context, const net::HttpRequest& request) {
+  const auto text = request.headers.find("x-data-parallel-rank");
+  if (!text) return std::optional<std::int32_t>();
+  const std::int32_t size = context.config.data_parallel.size;
+  std::int32_t rank = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), rank);
+  if (error == std::errc() && end == text->data() + text->size() && rank >= 0 && rank < size)
+    return std::optional(rank);
+  constexpr std::size_t kShown = 32;
+  return bad_request(fmt::format("the header X-data-parallel-rank is '{}', expected a rank of this instance: {}",
+                                 text::replace_ill_formed_utf8(text->substr(0, kShown)),
+                                 size == 1 ? "0" : fmt::format("0 to {}", size - 1)),
+                     "X-data-parallel-rank");
+}
+
 /// KV hand-over as far as this instance takes part in it. A stream cannot carry one back.
 Outcome<void> read_handover(const Context& context, const Fields& body, Job& job) {
   TANDEM_ASSIGN(job.kv, read_kv_params(body));
@@ -122,6 +140,7 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
                 body.boolean("return_tokens_as_token_ids", context.config.return_tokens_as_token_ids));
   TANDEM_ASSIGN(const auto priority, body.int32("priority"));
   job.priority = priority.value_or(0);
+  TANDEM_ASSIGN(job.rank, rank_of(context, request));
   TANDEM_ASSIGN(const auto salt, body.text("cache_salt"));
   if (salt && salt->empty()) return value_error("Parameter 'cache_salt' must be a non-empty string if provided.");
   job.cache_salt = salt.value_or("");
@@ -383,6 +402,10 @@ Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_TRY(truncate_prompt(body, context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1)), prompt.ids));
   if (echo) prompt.echo = rendered.last_content;
   job.role = rendered.role;
+  job.message = std::move(rendered.plan);
+  // Tags of calls may be special tokens, which must not be skipped.
+  if (job.message.tools == ToolMode::kAuto && job.message.format != config::ToolFormat::kLlama3Json)
+    job.sampling_fields.skip_special_tokens = false;
   job.prompts.push_back(std::move(prompt));
   TANDEM_TRY(resolve(context, job, asked));
   return job;

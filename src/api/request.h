@@ -13,6 +13,7 @@
 
 #include "api/context.h"
 #include "api/kv_params.h"
+#include "api/parsers/message_parser.h"
 #include "api/sampling_fields.h"
 
 namespace tandem::api {
@@ -39,9 +40,11 @@ struct Job {
   bool timing = false;         ///< the client asked for X-Tandem-Timing
   std::int32_t n = 1;
   std::vector<Prompt> prompts;
+  MessagePlan message;  ///< chat: how to read the answer
   SamplingFields sampling_fields;
   worker::SamplingParams sampling;  ///< all but the seed
   std::int32_t priority = 0;
+  std::optional<std::int32_t> rank;  ///< X-data-parallel-rank
   std::string cache_salt;
   KvParams kv;
   std::string traceparent;                           ///< W3C trace context of the request, "" if it has none

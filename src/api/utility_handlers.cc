@@ -126,7 +126,9 @@ std::string info_json(const Context& context) {
   text_or_null("kv_role", transfer.role);
   // Hexadecimal text: 64 bits do not survive in languages whose numbers are doubles.
   text_or_null("incarnation", transfer.connector.empty() ? "" : fmt::format("{:x}", transfer.incarnation));
-  writer.member("tp_size", std::int64_t{transfer.tp_size});
+  const config::DataParallel& data = context.config.data_parallel;
+  writer.member("tp_size", std::int64_t{transfer.tp_size}).member("dp_size", std::int64_t{data.size});
+  writer.member("dp_start_rank", std::int64_t{data.start_rank}).member("dp_size_local", std::int64_t{data.local});
   writer.member("block_size", std::int64_t{context.config.block_size}).member("model", context.model_name());
   writer.end_object();
   return writer.take();

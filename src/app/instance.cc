@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <chrono>
 #include <filesystem>
@@ -110,7 +111,8 @@ Result<worker::StubOptions> stub_options(const config::ServeConfig& config, std:
   options.seconds_per_decode_token = decode.value_or(0.0);
   options.vocab_size = vocab_size;
   options.block_size = config.block_size;
-  options.num_blocks = config.num_blocks.value_or(kStubBlocks);
+  const std::int32_t num_ranks = config.data_parallel.local;
+  options.num_blocks = num_ranks * config.num_blocks.value_or(std::max(1, kStubBlocks / num_ranks));
   return options;
 }
 
@@ -125,15 +127,19 @@ std::string advertised_host(const config::ServeConfig& config) {
 }
 
 Instance::Instance(const config::ServeConfig& config)
-    : config_(config), metrics_(obs::Labels{{"engine", "0"}, {"model_name", config.served_model_names.front()}}) {}
+    : config_(config),
+      metrics_(obs::Labels{{"engine", std::to_string(config.data_parallel.start_rank)},
+                           {"model_name", config.served_model_names.front()}}) {}
 
 Instance::~Instance() { stop(); }
 
 Result<std::unique_ptr<Instance>> Instance::load(const config::ServeConfig& config,
                                                  const std::function<void()>& before_transfer) {
-  if (config.data_parallel.size > 1)
+  if (!config.data_parallel.one_process())
     return Status(Code::kUnsupported,
-                  fmt::format("--data-parallel-size {} is not in this version; expected 1", config.data_parallel.size),
+                  fmt::format("--data-parallel-size {} over several processes is not in this version; expected all "
+                              "ranks here (--data-parallel-size-local is {})",
+                              config.data_parallel.size, config.data_parallel.local),
                   Scope::kProcess);
   std::unique_ptr<Instance> instance(new Instance(config));
   if (config.load_format == config::LoadFormat::kStub)
@@ -169,22 +175,24 @@ Result<void> Instance::load_model() {
   if (!placement.note.empty()) log::warning("{}", placement.note);
   options.model.max_positions = sizing.max_model_len;
   options.block_size = config_.block_size;
-  options.num_blocks = sizing.num_blocks;
+  options.num_blocks = sizing.num_blocks * config_.data_parallel.local;
   options.num_threads = placement.num_threads;
   options.cpus = std::move(placement.cpus);
   options.rank_nodes = std::move(placement.rank_nodes);
   options.max_num_batched_tokens = config_.max_num_batched_tokens;
+  options.planned_decodes = config_.planned_decodes * config_.data_parallel.local;
   log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint_->config().architecture,
             checkpoint_->config().num_layers, checkpoint_->config().vocab_size);
   TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint_, options, progress_lines()));
   log::info(
-      "model ready after {:.1f} s: {} on {}, TP {} on {} threads, weights {:.0f} MiB, KV {:.0f} MiB of {} ({} blocks "
-      "of {}), max_model_len {}",
+      "model ready after {:.1f} s: {} on {}, DP {} x TP {} on {} threads, weights {:.0f} MiB, KV {:.0f} MiB of {} "
+      "({} x {} blocks of {}), max_model_len {}",
       seconds(std::chrono::steady_clock::now() - start), model::compute_name(options.model.compute),
-      kernels::isa_name(options.model.isa), config_.tensor_parallel_size, worker->num_threads(),
-      static_cast<double>(worker->model().weight_bytes()) / kMiB,
+      kernels::isa_name(options.model.isa), config_.data_parallel.local, config_.tensor_parallel_size,
+      worker->num_threads(), static_cast<double>(worker->model().weight_bytes()) / kMiB,
       static_cast<double>(kv::total_bytes(worker->cache().ranks())) / kMiB,
-      kv::element_name(worker->cache().layout().element), sizing.num_blocks, config_.block_size, max_model_len_);
+      kv::element_name(worker->cache().layout().element), config_.data_parallel.local, sizing.num_blocks,
+      config_.block_size, max_model_len_);
   worker_ = std::move(worker);
   return {};
 }
@@ -213,7 +221,9 @@ Result<void> Instance::start_transfer() {
   options.receiver = kv.receives();
   options.advertised_host = advertised_host(config_);
   options.bind_host = kv.bind_host.empty() ? options.advertised_host : kv.bind_host;
-  options.port = kv.port;
+  // The first port of this process's ranks (pd_protocol.md 1.6); one is enough to serve them all.
+  const std::int32_t first_rank = config_.data_parallel.start_rank * config_.tensor_parallel_size;
+  options.port = kv.port == 0 ? kv.port : static_cast<std::uint16_t>(kv.port + first_rank);
   options.lease_term = config_.kv_lease_term;
   if (config_.kv_transport == config::KvTransport::kShm) options.transport = transfer::TransportChoice::kShm;
   if (config_.kv_transport == config::KvTransport::kTcp) options.transport = transfer::TransportChoice::kTcp;
@@ -231,6 +241,9 @@ Result<void> Instance::start_transfer() {
 
 void Instance::start_engine() {
   engine::EngineOptions options;
+  options.num_ranks = config_.data_parallel.local;
+  options.first_rank = config_.data_parallel.start_rank;
+  options.async_scheduling = config_.async_scheduling;
   options.max_model_len = max_model_len_;
   options.max_num_seqs = config_.max_num_seqs;
   options.max_num_batched_tokens = config_.max_num_batched_tokens;

@@ -66,7 +66,9 @@ class ServeSession {
     const std::string host = kv.bind_host.empty() ? advertised_host(config_) : kv.bind_host;
     // As in vLLM-Ascend an instance owns one port a rank from kv_port on, although one is enough to serve them all: a
     // deployment that is laid out too tightly is told now, and not by the other program.
-    for (int rank = 0; rank < config_.tensor_parallel_size; ++rank) {
+    const int first = config_.data_parallel.start_rank * config_.tensor_parallel_size;
+    const int end = first + config_.data_parallel.local * config_.tensor_parallel_size;
+    for (int rank = first; rank < end; ++rank) {
       auto port = PortReservation::reserve(host, static_cast<std::uint16_t>(kv.port + rank));
       if (!port) return port.error().context(fmt::format("kv_port {} (rank {})", kv.port, rank));
       kv_ports_.push_back(std::move(*port));
@@ -171,6 +173,11 @@ class ServeSession {
 
 Result<void> run_serve(const config::ServeConfig& config) {
   config::ServeConfig placed = config;
+  if (placed.advertised_host.empty() && !placed.advertised_interface.empty()) {
+    auto address = interface_address(placed.advertised_interface);
+    if (!address) return address.error().context("HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME or TP_SOCKET_IFNAME");
+    placed.advertised_host = std::move(*address);
+  }
   if (placed.kv_transfer && placed.kv_transfer->kind == config::KvConnector::kRankTable)
     TANDEM_TRY(take_place_in_rank_table(placed, host_addresses()));
   return ServeSession(placed).run();

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 /// KV memory is taken whether requests come or not, and a prefiller and a decoder often share a machine and look at its
 /// free memory at the same moment: without a word from the user it stays modest.
+constexpr double kDefaultUtilization = 0.9;
 constexpr std::int64_t kDefaultKvCap = 4 * kGiB;
 constexpr std::int64_t kDefaultKvShare = 4;  // one part in four of what is free
 
@@ -63,6 +64,20 @@ std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const confi
   return times(model.num_layers, (attention + feed_forward) * linear) + embedding * element;
 }
 
+std::int64_t estimated_activation_bytes(const model::ModelConfig& model, const config::ServeConfig& config) {
+  // Float32: the residual, its norm and the attention's output; q, k, v; gate, up and their product (these in pieces of
+  // at most kMlpRows tokens); one row of logits a sequence.
+  constexpr std::int64_t kMlpRows = 1024;
+  const std::int64_t num_ranks = config.data_parallel.local;
+  const std::int64_t tokens = num_ranks * config.max_num_batched_tokens;
+  const std::int64_t hidden = 3 * std::int64_t{model.hidden_size};
+  const std::int64_t heads =
+      model.head_dim * (std::int64_t{2} * model.num_heads + std::int64_t{2} * model.num_kv_heads);
+  const std::int64_t mlp = std::min(tokens, kMlpRows) * 3 * model.intermediate_size;
+  const std::int64_t rows = num_ranks * std::min(config.max_num_seqs, config.max_num_batched_tokens);
+  return times(tokens * (hidden + heads) + mlp + times(rows, model.vocab_size), 4);
+}
+
 std::int64_t available_memory_bytes() {
   std::int64_t available = std::max<std::int64_t>(0, first_number("/proc/meminfo", "MemAvailable:")) * 1024;
   const std::int64_t limit = whole_file_number("/sys/fs/cgroup/memory.max");
@@ -84,29 +99,34 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
   const auto blocks_of = [&](std::int64_t tokens) { return (tokens + config.block_size - 1) / config.block_size; };
   const std::int64_t one_request = times(blocks_of(sizing.max_model_len), block_bytes);
   const bool chosen = config.num_blocks || config.kv_cache_bytes;
-  std::int64_t bytes = 0;
+  const double utilization = config.memory_utilization.value_or(kDefaultUtilization);
+  const std::int64_t num_ranks = config.data_parallel.local;
+  std::int64_t bytes = 0;  // of one data-parallel rank
   if (config.num_blocks) {
     bytes = times(*config.num_blocks, block_bytes);
   } else if (config.kv_cache_bytes) {
-    bytes = *config.kv_cache_bytes;
+    bytes = *config.kv_cache_bytes / num_ranks;
   } else {
     const std::int64_t all_requests = times(config.max_num_seqs, one_request);
-    const auto share = static_cast<std::int64_t>(config.memory_utilization * static_cast<double>(memory_bytes));
-    const std::int64_t room = share - estimated_weight_bytes(model, config);
-    const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare);
-    const std::int64_t cap = config.max_model_len ? std::max(modest, one_request) : modest;
-    bytes = std::min({room, cap, all_requests});
+    const auto share = static_cast<std::int64_t>(utilization * static_cast<double>(memory_bytes));
+    const std::int64_t room =
+        (share - estimated_weight_bytes(model, config) - estimated_activation_bytes(model, config)) / num_ranks;
+    bytes = std::min(room, all_requests);
+    if (!config.memory_utilization) {
+      const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare) / num_ranks;
+      bytes = std::min(bytes, config.max_model_len ? std::max(modest, one_request) : modest);
+    }
   }
-  const std::int64_t blocks =
-      std::min<std::int64_t>(bytes / std::max<std::int64_t>(1, block_bytes), std::numeric_limits<std::int32_t>::max());
+  const std::int64_t blocks = std::min<std::int64_t>(bytes / std::max<std::int64_t>(1, block_bytes),
+                                                     std::numeric_limits<std::int32_t>::max() / num_ranks);
   if (blocks < 1)
     return Status(
         Code::kResourceExhausted,
-        fmt::format(
-            "no memory for KV: one block of {} tokens needs {} bytes, {} bytes are left of {:.2f} GiB; free memory, "
-            "raise --gpu-memory-utilization ({}) or set --kv-cache-memory-bytes",
-            config.block_size, block_bytes, std::max<std::int64_t>(0, bytes), in_gib(memory_bytes),
-            config.memory_utilization));
+        fmt::format("no memory for KV: one block of {} tokens needs {} bytes, {} bytes are left{} of {:.2f} GiB; free "
+                    "memory, raise --gpu-memory-utilization ({}) or set --kv-cache-memory-bytes",
+                    config.block_size, block_bytes, std::max<std::int64_t>(0, bytes),
+                    num_ranks == 1 ? "" : fmt::format(" for each of {} data-parallel ranks", num_ranks),
+                    in_gib(memory_bytes), utilization));
   sizing.num_blocks = static_cast<std::int32_t>(blocks);
   const std::int64_t capacity = blocks * config.block_size;
   if (capacity >= sizing.max_model_len) return sizing;

@@ -16,18 +16,22 @@ namespace tandem::app {
 
 struct Sizing {
   std::int64_t max_model_len = 0;
-  std::int32_t num_blocks = 0;
-  std::string note;  ///< something the user should know, "" if nothing
+  std::int32_t num_blocks = 0;  ///< of each data-parallel rank of this process
+  std::string note;             ///< something the user should know, "" if nothing
 };
 
-/// `one_block`: the ranks' layouts for one block (model::kv_layouts), whose bytes count, replicated heads as often as
-/// they are held. `memory_bytes`: what this process may use (machine or cgroup). An error names the flag and both
-/// numbers.
+/// Memory is this process's; its data-parallel ranks share it evenly, while --num-gpu-blocks-override and
+/// --max-num-seqs are each rank's. `one_block`: the tensor-parallel ranks' layouts for one block (model::kv_layouts),
+/// whose bytes count, replicated heads as often as they are held. `memory_bytes`: what this process may use (machine or
+/// cgroup). An error names the flag and both numbers.
 Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
                              std::span<const kv::Layout> one_block, std::int64_t memory_bytes);
 
 /// Rough size of the loaded weights, before they are loaded.
 std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const config::ServeConfig& config);
+/// Rough size of the activations and logits of the largest step: one in which every data-parallel rank of this process
+/// uses up its token budget and its seats.
+std::int64_t estimated_activation_bytes(const model::ModelConfig& model, const config::ServeConfig& config);
 /// Memory that is free for this process now: of the machine, or of its control group if that has less.
 std::int64_t available_memory_bytes();
 

@@ -33,8 +33,12 @@ class ServeOptions {
   void add_frontend(FlagList& flags);
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
+  // serve_device_options.cc: what scripts for another device say.
+  void add_device(FlagList& flags);
   void add_refused(FlagList& flags);
   void add_accepted(FlagList& flags);
+  Result<void> read_compilation_config(const std::string& text, std::vector<std::string>& notes);
+  void finish_planned_decodes(std::vector<std::string>& notes);
   Result<void> merge_hf_overrides();
   Result<void> finish_parallel();
   Result<void> read_environment(const Environment& environment);
@@ -46,6 +50,8 @@ class ServeOptions {
   std::optional<std::string> rope_scaling_;
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;
+  std::optional<std::int32_t> planned_decodes_;  ///< as asked for, before it is cut to max_num_seqs
+  bool enforce_eager_ = false;
   bool binding_given_ = false;
 };
 

@@ -19,6 +19,8 @@
 
 namespace tandem::engine {
 
+// What names a request is for its rank (EngineRanks::route).
+
 struct SubmitCommand {
   RequestHandle handle = 0;
   GenerationRequest request;

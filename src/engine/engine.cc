@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's thread and its public face: checks requests on the caller's thread, posts them to the engine thread, and
-// runs EngineCore there until it is stopped.
+// The engine's thread and its public face: checks requests and chooses their ranks on the caller's thread, posts them
+// to the engine thread, and runs the ranks there until it is stopped.
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "engine/command_queue.h"
-#include "engine/engine_core.h"
+#include "engine/engine_ranks.h"
+#include "engine/rank_choice.h"
 
 namespace tandem::engine {
 namespace {
@@ -69,9 +71,11 @@ class EngineImpl final : public Engine {
         transfer_(transfer),
         vocab_size_(worker.vocab_size()),
         layout_(worker.cache().layout()),
-        snapshot_(std::make_shared<EngineSnapshot>()),
+        rank_tokens_(static_cast<std::int64_t>(blocks_per_rank(options, layout_)) * layout_.block_size),
+        snapshot_(std::make_shared<EngineSnapshot>(options.num_ranks)),
         queue_(std::make_shared<CommandQueue>(4 * static_cast<std::size_t>(max_live()))),
-        core_(options, {worker, std::move(tokenizer), transfer, metrics, clock_, queue_, snapshot_, announcer}) {
+        rank_choice_(options.num_ranks, layout_.block_size, blocks_per_rank(options, layout_)),
+        ranks_(options, {worker, std::move(tokenizer), transfer, metrics, clock_, queue_, announcer}, snapshot_) {
     if (transfer_ != nullptr) {
       transfer_->on_lease_end([queue = queue_](transfer::LeaseId lease, transfer::LeaseEnd how) {
         queue->push(LeaseEndedCommand{lease, how});
@@ -85,11 +89,12 @@ class EngineImpl final : public Engine {
     // Held from here on: the prefiller keeps the blocks while we live, however long the queue is.
     const std::optional<transfer::Handover> held = transfer_ != nullptr ? request.remote_prefill : std::nullopt;
     if (held) transfer_->hold(*held);
-    Status refused = admit(request);
-    if (refused.ok()) {
-      const RequestHandle handle = next_handle_.fetch_add(1);
+    const Result<std::size_t> rank = admit(request);
+    Status refused = rank ? Status() : rank.error();
+    if (rank) {
+      const RequestHandle handle = next_number_.fetch_add(1) * snapshot_->ranks.size() + *rank;
       if (queue_->push(SubmitCommand{handle, std::move(request), std::move(sink)})) return handle;
-      snapshot_->num_live.fetch_sub(1);
+      snapshot_->ranks[*rank].num_live.fetch_sub(1);
       refused = stopping();
     }
     if (held) transfer_->drop(*held);
@@ -109,16 +114,33 @@ class EngineImpl final : public Engine {
     std::future<bool> done = answer->get_future();
     if (!queue_->offer(ResetPrefixCacheCommand{std::move(answer)})) return false;
     // A stopped engine drops the command, and with it the promise.
-    return done.wait_for(kAnswerWait) == std::future_status::ready && answered(done);
+    const bool reset = done.wait_for(kAnswerWait) == std::future_status::ready && answered(done);
+    const std::lock_guard lock(choice_mutex_);
+    if (reset) rank_choice_.forget();
+    return reset;
+  }
+
+  std::vector<RankLoad> rank_loads() const override {
+    std::vector<RankLoad> loads;
+    for (const RankSnapshot& rank : snapshot_->ranks) {
+      const std::int32_t live = rank.num_live.load();
+      const std::int32_t waiting = std::clamp(rank.num_waiting.load(), 0, std::max(0, live));
+      loads.push_back({.num_running = live - waiting, .num_waiting = waiting});
+    }
+    return loads;
   }
 
   EngineStats stats() const override {
-    return {.num_running = snapshot_->num_running.load(),
-            .num_waiting = snapshot_->num_waiting.load(),
-            .num_leased = snapshot_->num_leased.load(),
-            .num_blocks = layout_.num_blocks,
-            .num_free_blocks = snapshot_->num_free_blocks.load(),
-            .num_cached_blocks = snapshot_->num_cached_blocks.load()};
+    EngineStats sum;
+    for (const RankSnapshot& rank : snapshot_->ranks) {
+      sum.num_running += rank.num_running.load();
+      sum.num_waiting += rank.num_waiting.load();
+      sum.num_leased += rank.num_leased.load();
+      sum.num_blocks += blocks_per_rank(options_, layout_);
+      sum.num_free_blocks += rank.num_free_blocks.load();
+      sum.num_cached_blocks += rank.num_cached_blocks.load();
+    }
+    return sum;
   }
 
   bool healthy() const override {
@@ -135,7 +157,9 @@ class EngineImpl final : public Engine {
   }
 
  private:
-  std::int32_t max_live() const { return std::max(1, options_.max_waiting) + options_.max_num_seqs; }
+  std::int32_t max_live() const {
+    return std::max(1, options_.max_waiting) + options_.num_ranks * options_.max_num_seqs;
+  }
 
   static Status stopping() { return {Code::kUnavailable, "the engine is stopping"}; }
 
@@ -147,24 +171,46 @@ class EngineImpl final : public Engine {
     }
   }
 
-  /// What makes a request impossible here; counts it as live if it is possible.
-  Status admit(const GenerationRequest& request) {
-    if (snapshot_->dead.load()) return {Code::kInternal, "the engine is dead, restart it (its log says why)"};
+  /// The place of the rank that takes the request, which is counted as live there; or what makes it impossible.
+  Result<std::size_t> admit(const GenerationRequest& request) {
+    if (snapshot_->dead.load()) return Status(Code::kInternal, "the engine is dead, restart it (its log says why)");
     if (snapshot_->stopped.load() || stop_asked_.load()) return stopping();
     if (Status status = check_request(request); !status.ok()) return status;
-    const bool queue_full = snapshot_->num_waiting.load() >= std::max(1, options_.max_waiting);
-    if (queue_full || snapshot_->num_live.fetch_add(1) >= max_live()) {
-      if (!queue_full) snapshot_->num_live.fetch_sub(1);
-      return {Code::kResourceExhausted,
-              fmt::format("too many requests are waiting (limit {}); try again later", options_.max_waiting)};
+    const std::lock_guard lock(choice_mutex_);
+    const std::vector<RankLoad> loads = rank_loads();
+    std::int32_t num_live = 0;
+    std::int32_t num_waiting = 0;
+    for (const RankLoad& load : loads) {
+      num_live += load.num_running + load.num_waiting;
+      num_waiting += load.num_waiting;
     }
-    return {};
+    if (num_waiting >= std::max(1, options_.max_waiting) || num_live >= max_live()) {
+      return Status(Code::kResourceExhausted,
+                    fmt::format("too many requests are waiting (limit {}); try again later", options_.max_waiting));
+    }
+    const auto rank = static_cast<std::size_t>(choose_rank(request, loads));
+    snapshot_->ranks[rank].num_live.fetch_add(1);
+    return rank;
+  }
+
+  /// Under choice_mutex_.
+  std::int32_t choose_rank(const GenerationRequest& request, std::span<const RankLoad> loads) {
+    if (options_.num_ranks == 1) return 0;
+    if (!request.rank) return rank_choice_.choose(loads, request.prompt, request.cache_salt);
+    const std::int32_t rank = *request.rank - options_.first_rank;
+    rank_choice_.placed(rank, request.prompt, request.cache_salt);
+    return rank;
   }
 
   Status check_request(const GenerationRequest& request) const {
     TANDEM_ASSERT(request.sampling != nullptr, "a request has sampling parameters");
     const std::int64_t num_prompt = std::ssize(request.prompt);
     const worker::SamplingParams& params = *request.sampling;
+    const std::int32_t last_rank = options_.first_rank + options_.num_ranks - 1;
+    if (request.rank && (*request.rank < options_.first_rank || *request.rank > last_rank)) {
+      return {Code::kInvalidArgument, fmt::format("data parallel rank {} is not in this process, expected {} to {}",
+                                                  *request.rank, options_.first_rank, last_rank)};
+    }
     if (num_prompt == 0) return {Code::kInvalidArgument, "the prompt is empty; it needs at least one token"};
     if (params.max_tokens < 1) {
       return {Code::kInvalidArgument, fmt::format("max_tokens must be at least 1, got {}.", params.max_tokens)};
@@ -176,12 +222,11 @@ class EngineImpl final : public Engine {
                           "length of the input prompt or the number of requested output tokens.",
                           options_.max_model_len, params.max_tokens, num_prompt, num_prompt + params.max_tokens)};
     }
-    const std::int64_t capacity = static_cast<std::int64_t>(layout_.num_blocks) * layout_.block_size;
-    if (num_prompt + 1 > capacity) {
+    if (num_prompt + 1 > rank_tokens_) {
       return {Code::kInvalidArgument,
               fmt::format("the prompt has {} tokens, but the KV cache of this instance holds {} tokens ({} blocks of "
                           "{}) and needs one for the output; shorten the prompt or give the instance more KV memory",
-                          num_prompt, capacity, layout_.num_blocks, layout_.block_size)};
+                          num_prompt, rank_tokens_, blocks_per_rank(options_, layout_), layout_.block_size)};
     }
     if (Status status = too_long_lists(params, vocab_size_); !status.ok()) return status;
     return not_ok_ids(request, vocab_size_);
@@ -190,34 +235,37 @@ class EngineImpl final : public Engine {
   void run() {
     TimePoint stop_deadline = TimePoint::max();
     while (true) {
-      for (Command& command : queue_->take(clock_.now() + kIdleWait)) core_.handle(std::move(command));
-      core_.check_deadlines();
-      core_.maybe_start_step();
-      core_.publish();
+      for (Command& command : queue_->take(clock_.now() + kIdleWait)) ranks_.handle(std::move(command));
+      ranks_.check_deadlines();
+      ranks_.start_steps();
+      ranks_.publish();
       const TimePoint now = clock_.now();
-      core_.maybe_log(now);
-      if (!core_.stopping()) continue;
+      ranks_.maybe_log(now);
+      if (!ranks_.stopping()) continue;
       if (stop_deadline == TimePoint::max()) stop_deadline = now + options_.stop_timeout;
-      const bool drained = core_.drained();
+      const bool drained = ranks_.drained();
       if (!drained && now < stop_deadline) continue;
       if (!drained) log::warning("engine stops although steps, fetches or leases have not ended");
       break;
     }
     snapshot_->stopped.store(true);
     // Requests that came after the stop command still get their last output.
-    for (Command& command : queue_->close()) core_.handle(std::move(command));
+    for (Command& command : queue_->close()) ranks_.handle(std::move(command));
   }
 
   const EngineOptions options_;
   transfer::TransferEngine* const transfer_;
   const std::int32_t vocab_size_;
   const kv::Layout layout_;
+  const std::int64_t rank_tokens_;  ///< whose KV a rank can hold
   const SteadyClock clock_;
   const std::shared_ptr<EngineSnapshot> snapshot_;
   const std::shared_ptr<CommandQueue> queue_;
-  std::atomic<RequestHandle> next_handle_{1};
+  std::atomic<RequestHandle> next_number_{1};
   std::atomic<bool> stop_asked_{false};
-  EngineCore core_;  ///< touched only by thread_ once that runs
+  std::mutex choice_mutex_;
+  RankChoice rank_choice_;  // guarded by choice_mutex_
+  EngineRanks ranks_;       ///< touched only by thread_ once that runs
   std::thread thread_;
 };
 
@@ -233,6 +281,11 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "abort";
   }
   return "unknown";
+}
+
+std::int32_t blocks_per_rank(const EngineOptions& options, const kv::Layout& layout) {
+  TANDEM_ASSERT(options.num_ranks > 0 && options.num_ranks <= layout.num_blocks, "every rank has a block");
+  return layout.num_blocks / options.num_ranks;
 }
 
 std::unique_ptr<Engine> Engine::start(const EngineOptions& options, worker::Worker& worker,

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "engine/announcer.h"
+#include "engine/rank_choice.h"
 #include "obs/metrics.h"
 #include "text/tokenizer.h"
 #include "transfer/delivery.h"
@@ -28,6 +29,10 @@ enum class SchedulingPolicy { kFcfs, kPriority };
 enum class LoadFailurePolicy { kFail, kRecompute };
 
 struct EngineOptions {
+  /// Data-parallel ranks in this process. Each has a scheduler, an equal share of the cache's blocks and its own
+  /// requests; the limits below are each rank's. What they have to compute is joined into one step.
+  std::int32_t num_ranks = 1;
+  std::int32_t first_rank = 0;  ///< number of the first one, counted over all processes of the instance
   std::int64_t max_model_len = 0;
   std::int32_t max_num_seqs = 128;
   std::int32_t max_num_batched_tokens = 512;
@@ -35,7 +40,11 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
-  std::int32_t max_waiting = 4096;            ///< over it: resource_exhausted
+  /// The next step is planned while this one computes, with the tokens that it samples still to be filled in: the same
+  /// tokens come out, without the gap between steps. What ends a sequence is then noticed one step late (that step's
+  /// token is thrown away), and who arrives waits for a step more.
+  bool async_scheduling = false;
+  std::int32_t max_waiting = 4096;            ///< over all ranks; over it: resource_exhausted
   std::vector<std::int32_t> eos_token_ids{};  ///< the first is the primary one (stop_reason null)
   /// A step that takes longer makes healthy() false until it ends: alive is who makes progress.
   std::chrono::seconds step_timeout{300};
@@ -66,7 +75,8 @@ struct GenerationRequest {
   std::optional<transfer::Handover> remote_prefill{};  ///< D: fetch the KV. Several requests (n > 1) may share one.
   std::optional<transfer::Delivery> push_to{};         ///< P: push the KV there, layer by layer, as it is computed
   std::optional<Metaserver> metaserver{};              ///< D: have the KV pushed here
-  std::string traceparent{};                           ///< of the HTTP request, passed on to the metaserver
+  std::optional<std::int32_t> rank{};  ///< the data-parallel rank, counted as first_rank; nullopt: see rank_choice.h
+  std::string traceparent{};           ///< of the HTTP request, passed on to the metaserver
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
   /// When the HTTP request was there; before `arrival` by the time that template and tokenizer took.
   std::chrono::steady_clock::time_point received = arrival;
@@ -106,8 +116,10 @@ struct Output {
 /// Called on the engine thread, in order; the last output has last(). Must not block: post to your own executor.
 using OutputSink = std::function<void(Output)>;
 
+/// A multiple of num_ranks, plus the rank's place in this process.
 using RequestHandle = std::uint64_t;
 
+/// Sums over the ranks.
 struct EngineStats {
   std::int32_t num_running = 0;
   std::int32_t num_waiting = 0;  ///< also those waiting for remote KV
@@ -116,6 +128,9 @@ struct EngineStats {
   std::int32_t num_free_blocks = 0;
   std::int32_t num_cached_blocks = 0;
 };
+
+/// An equal share of the cache's blocks; a remainder that the ranks do not divide stays unused.
+std::int32_t blocks_per_rank(const EngineOptions& options, const kv::Layout& layout);
 
 class Engine {
  public:
@@ -134,8 +149,10 @@ class Engine {
   virtual void abort(RequestHandle request) = 0;
   /// P: gives up a hand-over that no decoder will fetch. Unknown leases are ignored. Thread-safe.
   virtual void release_lease(transfer::LeaseId lease) = 0;
-  /// Answers from the engine thread; thread-safe. False if blocks were in use.
+  /// Answers from the engine thread; thread-safe. False, and nothing is reset, if a rank's blocks were in use.
   virtual bool reset_prefix_cache() = 0;
+  /// One entry for each rank of this process, with all that was submitted; thread-safe.
+  virtual std::vector<RankLoad> rank_loads() const = 0;
   virtual EngineStats stats() const = 0;
   virtual bool healthy() const = 0;
   virtual const EngineOptions& options() const = 0;

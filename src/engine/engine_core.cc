@@ -12,9 +12,6 @@
 namespace tandem::engine {
 namespace {
 
-/// The worker takes two; with one, every token is known when the next step is planned.
-constexpr std::size_t kMaxStepsInFlight = 1;
-
 SchedulerOptions scheduler_options(const EngineOptions& options, std::int32_t block_size) {
   return {.block_size = block_size,
           .max_num_seqs = options.max_num_seqs,
@@ -24,20 +21,27 @@ SchedulerOptions scheduler_options(const EngineOptions& options, std::int32_t bl
           .policy = options.policy};
 }
 
-std::int64_t pool_tokens(const kv::Layout& layout) {
-  return static_cast<std::int64_t>(layout.num_blocks) * layout.block_size;
+/// One counter for each block of the rank's share.
+std::span<std::atomic<std::uint32_t>> share_of_generations(kv::CacheMemory& memory, std::int32_t rank,
+                                                           std::int32_t num_blocks) {
+  const auto count = static_cast<std::size_t>(num_blocks);
+  return memory.generations().subspan(static_cast<std::size_t>(rank) * count, count);
 }
 
 }  // namespace
 
-EngineCore::EngineCore(const EngineOptions& options, const Environment& environment)
+EngineCore::EngineCore(const EngineOptions& options, std::int32_t rank, const Environment& environment,
+                       RankSnapshot& snapshot)
     : options_(options),
       env_(environment),
+      snapshot_(snapshot),
+      rank_(options.first_rank + rank),
       block_size_(environment.worker.cache().layout().block_size),
+      num_blocks_(blocks_per_rank(options, environment.worker.cache().layout())),
       // A sequence alone that fills the pool ends with "length": the last token needs no KV, hence the one more.
-      max_total_tokens_(std::min(options.max_model_len, pool_tokens(environment.worker.cache().layout()) + 1)),
-      metrics_(environment.registry, options, environment.worker.cache().layout()),
-      pool_(environment.worker.cache().layout().num_blocks, environment.worker.cache().generations()),
+      max_total_tokens_(std::min(options.max_model_len, std::int64_t{num_blocks_} * block_size_ + 1)),
+      metrics_(environment.registry, options, environment.worker.cache().layout(), rank_),
+      pool_(num_blocks_, share_of_generations(environment.worker.cache(), rank, num_blocks_), rank * num_blocks_),
       scheduler_(scheduler_options(options, block_size_), pool_),
       log_(std::make_unique<ThroughputLog>()) {
   log_->last = env_.clock.now();
@@ -45,10 +49,6 @@ EngineCore::EngineCore(const EngineOptions& options, const Environment& environm
 }
 
 EngineCore::~EngineCore() = default;
-
-void EngineCore::handle(Command command) {
-  std::visit([this](auto& each) { on(std::move(each)); }, command);
-}
 
 void EngineCore::on(SubmitCommand command) {
   auto owned = std::make_unique<Request>();
@@ -91,17 +91,14 @@ void EngineCore::on(AbortCommand command) {
   if (found != requests_.end()) end_aborted(*found->second, /*by_server=*/false);
 }
 
-void EngineCore::on(const ResetPrefixCacheCommand& command) {
-  const bool done = pool_.reset_prefix_cache();
-  if (done) {
-    log::info("prefix cache reset");
-  } else {
-    log::warning("prefix cache not reset: {} blocks are in use; try again when the engine is idle", pool_.num_used());
-  }
-  command.answer->set_value(done);
+void EngineCore::reset_prefix_cache() {
+  changed_ = true;
+  const bool reset = pool_.reset_prefix_cache();
+  TANDEM_ASSERT(reset, "no block is in use");
 }
 
-void EngineCore::on(const StopCommand& /*command*/) {
+void EngineCore::stop() {
+  changed_ = true;
   stopping_ = true;
   while (!requests_.empty()) end_aborted(*requests_.begin()->second, /*by_server=*/true);
   if (env_.transfer == nullptr) return;
@@ -110,8 +107,9 @@ void EngineCore::on(const StopCommand& /*command*/) {
 
 bool EngineCore::drained() const { return steps_.empty() && num_fetches_ == 0 && leases_.empty(); }
 
-void EngineCore::maybe_start_step() {
-  if (steps_.size() >= kMaxStepsInFlight || stopping_ || !death_.ok()) return;
+std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step) {
+  if (stopping_ || requests_.empty()) return std::nullopt;
+  changed_ = true;
   Decision decision = scheduler_.schedule();
   const TimePoint now = env_.clock.now();
   for (const SequenceId id : decision.unneeded_remote) drop_hold(*requests_.at(id));
@@ -126,14 +124,16 @@ void EngineCore::maybe_start_step() {
                            "no free KV block: the request was preempted while its KV was pushed to a decoder"));
     }
   }
-  if (!decision.scheduled.empty()) start_step(std::move(decision));
+  if (decision.scheduled.empty()) return std::nullopt;
+  Share share = share_of(decision);
+  steps_.push_back({step, std::move(decision.scheduled), decision.num_tokens});
+  return share;
 }
 
-void EngineCore::start_step(Decision decision) {
+EngineCore::Share EngineCore::share_of(const Decision& decision) {
   const TimePoint now = env_.clock.now();
-  auto plan = std::make_shared<worker::StepPlan>();
-  plan->step = next_step_++;
-  plan->sequences.reserve(decision.scheduled.size());
+  Share share;
+  share.sequences.reserve(decision.scheduled.size());
   for (const ScheduledSequence& scheduled : decision.scheduled) {
     Request& request = *requests_.at(scheduled.id);
     if (request.scheduled == TimePoint{}) request.scheduled = now;
@@ -142,14 +142,11 @@ void EngineCore::start_step(Decision decision) {
       if (request.num_output == 0 && !request.push) begin_push(request, scheduled.first_position);
       extend_push(request);
     }
-    plan->sequences.push_back(plan_for(scheduled, request));
+    share.sequences.push_back(plan_for(scheduled, request));
+    share.num_samples += scheduled.sample ? 1 : 0;
   }
-  plan->on_layer = publisher(decision.scheduled);
-  const std::uint64_t step = plan->step;
-  steps_.push_back({step, std::move(decision.scheduled), decision.num_tokens, now});
-  env_.worker.submit(std::move(plan), [queue = env_.queue, step](Result<worker::StepResult> result) {
-    queue->push(StepEndedCommand{step, std::move(result)});
-  });
+  share.on_layer = publisher(decision.scheduled);
+  return share;
 }
 
 worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) const {
@@ -173,20 +170,22 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, co
   return plan;
 }
 
-void EngineCore::on(StepEndedCommand command) {
-  const auto found =
-      std::find_if(steps_.begin(), steps_.end(), [&](const StepInFlight& step) { return step.step == command.step; });
-  TANDEM_ASSERT(found != steps_.end(), "a worker reports every step once");
-  const StepInFlight step = std::move(*found);
-  steps_.erase(found);
-  const Status error = command.result ? check_result(step, *command.result) : command.result.error();
-  if (!error.ok()) return fail_step(step, error);
+EngineCore::StepInFlight EngineCore::take_step(std::uint64_t step) {
+  TANDEM_ASSERT(!steps_.empty() && steps_.front().step == step, "steps end in the order in which they began, once");
+  changed_ = true;
+  StepInFlight taken = std::move(steps_.front());
+  steps_.erase(steps_.begin());
+  return taken;
+}
 
+void EngineCore::end_step(std::uint64_t number, std::span<worker::SampledToken> sampled) {
+  if (const Status error = check_result(steps_.front(), sampled); !error.ok()) return fail_step(number, error);
+  const StepInFlight step = take_step(number);
   const TimePoint now = env_.clock.now();
   metrics_.iteration_tokens.observe(step.num_tokens);
-  auto sampled = command.result->sampled.begin();
+  auto next = sampled.begin();
   for (const ScheduledSequence& scheduled : step.scheduled) {
-    worker::SampledToken* token = scheduled.sample ? &*sampled++ : nullptr;
+    worker::SampledToken* token = scheduled.sample ? &*next++ : nullptr;
     const auto request = requests_.find(scheduled.id);  // gone if aborted meanwhile
     if (token != nullptr && !token->error.ok()) {
       scheduler_.step_failed(scheduled.id);
@@ -199,15 +198,15 @@ void EngineCore::on(StepEndedCommand command) {
   }
 }
 
-Status EngineCore::check_result(const StepInFlight& step, const worker::StepResult& result) const {
+Status EngineCore::check_result(const StepInFlight& step, std::span<const worker::SampledToken> sampled) const {
   std::size_t next = 0;
   for (const ScheduledSequence& scheduled : step.scheduled) {
     if (!scheduled.sample) continue;
-    if (next >= result.sampled.size() || result.sampled[next].sequence != scheduled.id) {
+    if (next >= sampled.size() || sampled[next].sequence != scheduled.id) {
       return {Code::kInternal, fmt::format("step {}: the worker's result has no token for sequence {} at place {}",
                                            step.step, scheduled.id, next)};
     }
-    const worker::SampledToken& token = result.sampled[next++];
+    const worker::SampledToken& token = sampled[next++];
     if (token.error.ok() && (token.token < 0 || token.token >= env_.worker.vocab_size())) {
       return {Code::kInternal, fmt::format("step {}: the worker sampled id {}, the vocabulary has {} ids", step.step,
                                            token.token, env_.worker.vocab_size())};
@@ -216,21 +215,20 @@ Status EngineCore::check_result(const StepInFlight& step, const worker::StepResu
   return {};
 }
 
-void EngineCore::fail_step(const StepInFlight& step, const Status& error) {
-  const bool fatal = error.scope() == Scope::kProcess || error.scope() == Scope::kDevice;
-  log::error("step {} with {} sequences failed ({} unusable): {}", step.step, step.scheduled.size(),
+void EngineCore::fail_step(std::uint64_t number, const Status& error) {
+  const StepInFlight step = take_step(number);
+  log::error("step {} with {} sequences of rank {} failed ({} unusable): {}", step.step, step.scheduled.size(), rank_,
              scope_name(error.scope()), error.to_string());
   for (const ScheduledSequence& scheduled : step.scheduled) {
     scheduler_.step_failed(scheduled.id);
     const auto request = requests_.find(scheduled.id);
     if (request != requests_.end()) fail(*request->second, error);
   }
-  if (fatal) die(error);
 }
 
 void EngineCore::die(const Status& error) {
+  changed_ = true;
   death_ = Status(Code::kInternal, "the engine is dead, restart it: " + error.message(), error.scope());
-  env_.snapshot->dead.store(true);
   while (!requests_.empty()) fail(*requests_.begin()->second, death_);
 }
 
@@ -304,7 +302,8 @@ void EngineCore::send_last(Request& request, Output output) {
   output.times = request.times();
   const OutputSink sink = std::move(request.sink);
   requests_.erase(request.handle);
-  env_.snapshot->num_live.fetch_sub(1);
+  snapshot_.num_live.fetch_sub(1);
+  changed_ = true;
   publish();  // before the sink, so that who has the last output sees the blocks back
   sink(std::move(output));
 }

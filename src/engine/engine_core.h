@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine thread does, as a single-threaded object: it turns commands into scheduler events, carries out the
-// scheduler's decisions through worker and transfer engine, and tells every request's sink what happened. No locks, no
-// waiting; the loop around it is in engine.cc.
+// What the engine thread does for one data-parallel rank, as a single-threaded object: it turns commands into scheduler
+// events, carries out the scheduler's decisions through worker and transfer engine, and tells every request's sink what
+// happened. No locks, no waiting; engine_ranks.h has the ranks and joins their steps, engine.cc the loop around it.
 //
 // Hand-overs (docs/architecture.md, "Leases"). Every hold() is answered by exactly one drop() or one fetch():
 //   submit          hold()
@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -28,14 +30,11 @@
 
 namespace tandem::engine {
 
-/// What other threads may read of the engine without asking it.
-struct EngineSnapshot {
+/// What other threads may read of one rank without asking it.
+struct RankSnapshot {
   std::atomic<std::int32_t> num_running{0}, num_waiting{0}, num_leased{0};
   std::atomic<std::int32_t> num_free_blocks{0}, num_cached_blocks{0};
   std::atomic<std::int32_t> num_live{0};  ///< submitted, last output not yet sent
-  std::atomic<bool> dead{false};          ///< a fatal worker error: nothing will run any more
-  std::atomic<bool> stopped{false};
-  std::atomic<TimePoint::rep> step_started{0};  ///< of the oldest step in flight; 0: none
 };
 
 class EngineCore {
@@ -47,24 +46,46 @@ class EngineCore {
     obs::Registry& registry;
     const Clock& clock;
     std::shared_ptr<CommandQueue> queue;  ///< where callbacks of other threads post to
-    std::shared_ptr<EngineSnapshot> snapshot;
-    Announcer* announcer;  ///< may be nullptr
+    Announcer* announcer;                 ///< may be nullptr
   };
-  EngineCore(const EngineOptions& options, const Environment& environment);
+  /// `rank` is counted within this process, below options.num_ranks: it says which blocks are ours.
+  EngineCore(const EngineOptions& options, std::int32_t rank, const Environment& environment, RankSnapshot& snapshot);
   ~EngineCore();
 
-  void handle(Command command);
-  /// Starts the next step, if none is in flight and there is something to run.
-  void maybe_start_step();
+  /// Commands of requests of this rank and of leases; those of other ranks' leases have no effect.
+  template <class CommandType>
+  void handle(CommandType command) {
+    changed_ = true;
+    on(std::move(command));
+  }
+  void stop();
+
+  /// This rank's share of a step.
+  struct Share {
+    std::vector<worker::SequencePlan> sequences;
+    std::size_t num_samples = 0;                       ///< sequences that get a token
+    std::function<void(std::int32_t layer)> on_layer;  ///< may be empty
+  };
+  /// What this rank has to compute in the step with this number; nothing if there is nothing.
+  std::optional<Share> begin_step(std::uint64_t step);
+  /// The step has ended well, with one token for each of our sequences that samples, in the share's order.
+  void end_step(std::uint64_t step, std::span<worker::SampledToken> sampled);
+  /// The step has failed: its requests do.
+  void fail_step(std::uint64_t step, const Status& error);
+  /// Nothing will run any more; all requests fail.
+  void die(const Status& error);
+
   /// Ends waits that nobody else ends.
   void check_deadlines();
   /// Brings snapshot and gauges up to date.
   void publish();
   /// vLLM's line with throughput and load, every ten seconds while there is something to say.
   void maybe_log(TimePoint now);
-  /// After StopCommand: nothing of ours is in flight any more.
+  /// After stop(): nothing of ours is in flight any more.
   bool drained() const;
-  bool stopping() const { return stopping_; }
+  std::int32_t num_used_blocks() const { return pool_.num_used(); }
+  /// Only while no block is in use.
+  void reset_prefix_cache();
 
  private:
   struct Request;
@@ -79,15 +100,12 @@ class EngineCore {
   void on(const OfferArrivedCommand& command);
   void on(const AnnouncedCommand& command);
   void on(const OfferAnsweredCommand& command);
-  void on(StepEndedCommand command);
-  void on(const ResetPrefixCacheCommand& command);
-  void on(const StopCommand& command);
 
   // Steps (engine_core.cc).
   worker::SequencePlan plan_for(const ScheduledSequence& scheduled, const Request& request) const;
-  void start_step(Decision decision);
-  Status check_result(const StepInFlight& step, const worker::StepResult& result) const;
-  void fail_step(const StepInFlight& step, const Status& error);
+  Share share_of(const Decision& decision);
+  Status check_result(const StepInFlight& step, std::span<const worker::SampledToken> sampled) const;
+  StepInFlight take_step(std::uint64_t step);
   void on_token(Request& request, worker::SampledToken sampled, TimePoint now);
 
   // Ends (engine_core.cc). Each sends the last output and forgets the request.
@@ -95,7 +113,6 @@ class EngineCore {
   void fail(Request& request, Status error);
   void end_aborted(Request& request, bool by_server);
   void send_last(Request& request, Output output);
-  void die(const Status& error);
 
   // Hand-overs (engine_core_kv.cc).
   Status check_handover(const Request& request) const;
@@ -125,15 +142,17 @@ class EngineCore {
 
   EngineOptions options_;
   Environment env_;
+  RankSnapshot& snapshot_;
+  std::int32_t rank_;  ///< counted over all processes of the instance
   std::int32_t block_size_;
+  std::int32_t num_blocks_;        ///< our share
   std::int64_t max_total_tokens_;  ///< of one sequence: max_model_len, or what the pool can hold
   EngineMetrics metrics_;
   kv::BlockPool pool_;
   Scheduler scheduler_;
   std::unordered_map<RequestHandle, std::unique_ptr<Request>> requests_;
-  std::vector<StepInFlight> steps_;  ///< at most kMaxStepsInFlight, oldest first
-  std::uint64_t next_step_ = 1;
-  std::int32_t num_fetches_ = 0;  ///< fetch() called, end not yet reported; also of aborted requests
+  std::vector<StepInFlight> steps_;  ///< those with a share of ours, oldest first
+  std::int32_t num_fetches_ = 0;     ///< fetch() called, end not yet reported; also of aborted requests
 
   struct LeaseHasher {
     std::size_t operator()(const transfer::LeaseId& lease) const {
@@ -149,6 +168,7 @@ class EngineCore {
 
   Status death_;  ///< not ok: why nothing runs any more
   bool stopping_ = false;
+  bool changed_ = true;  ///< since publish()
   PrefixCacheCounts published_prefix_;
   std::unique_ptr<ThroughputLog> log_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What EngineCore tells about itself: snapshot, gauges, histograms of finished requests, the periodic log line.
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "engine/engine_core.h"
@@ -18,13 +19,12 @@ double ratio(std::int64_t part, std::int64_t whole) {
 }  // namespace
 
 void EngineCore::publish() {
-  EngineSnapshot& snapshot = *env_.snapshot;
-  snapshot.num_running.store(scheduler_.num_running());
-  snapshot.num_waiting.store(scheduler_.num_waiting());
-  snapshot.num_leased.store(static_cast<std::int32_t>(leases_.size()));
-  snapshot.num_free_blocks.store(pool_.num_free());
-  snapshot.num_cached_blocks.store(pool_.num_cached());
-  snapshot.step_started.store(steps_.empty() ? 0 : steps_.front().started.time_since_epoch().count());
+  if (!std::exchange(changed_, false)) return;
+  snapshot_.num_running.store(scheduler_.num_running());
+  snapshot_.num_waiting.store(scheduler_.num_waiting());
+  snapshot_.num_leased.store(static_cast<std::int32_t>(leases_.size()));
+  snapshot_.num_free_blocks.store(pool_.num_free());
+  snapshot_.num_cached_blocks.store(pool_.num_cached());
   publish_metrics();
 }
 
@@ -89,14 +89,6 @@ void EngineCore::record_finished(const Request& request, FinishReason reason, Ti
 }
 
 void EngineCore::maybe_log(TimePoint now) {
-  const double step_seconds = steps_.empty() ? 0.0 : seconds(now - steps_.front().started);
-  const bool stalled = step_seconds > seconds(options_.step_timeout);
-  if (stalled && !log_->stall_reported) {
-    log::error("step {} has been running for {:.0f} s (limit {} s): the engine reports itself unhealthy",
-               steps_.front().step, step_seconds, options_.step_timeout.count());
-  }
-  log_->stall_reported = stalled;
-
   const Duration passed = now - log_->last;
   if (passed < kLogInterval) return;
   const bool active = log_->prompt_tokens > 0 || log_->generation_tokens > 0 || !requests_.empty();
@@ -104,9 +96,9 @@ void EngineCore::maybe_log(TimePoint now) {
   if (active || log_->was_active) {
     const PrefixCacheCounts& counts = scheduler_.prefix_cache_counts();
     log::info(
-        "Engine 000: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} tokens/s, "
+        "Engine {:03}: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} tokens/s, "
         "Running: {} reqs, Waiting: {} reqs, KV cache usage: {:.1f}%, Prefix cache hit rate: {:.1f}%",
-        static_cast<double>(log_->prompt_tokens) / seconds(passed),
+        rank_, static_cast<double>(log_->prompt_tokens) / seconds(passed),
         static_cast<double>(log_->generation_tokens) / seconds(passed), scheduler_.num_running(),
         scheduler_.num_waiting(), 100.0 * ratio(pool_.num_used(), pool_.num_blocks()),
         100.0 * ratio(counts.hits, counts.queries));

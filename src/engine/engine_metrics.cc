@@ -25,14 +25,14 @@ constexpr std::string_view kBlocksHelp = "Blocks of the KV cache by state: used,
 constexpr std::string_view kSourceHelp = "Prompt tokens by where their KV came from.";
 
 /// The labels that routers read, with Python's spellings, as vLLM prints its cache configuration.
-obs::Labels cache_config_labels(const EngineOptions& options, const kv::Layout& layout) {
+obs::Labels cache_config_labels(const EngineOptions& options, const kv::Layout& layout, const std::string& rank) {
   return {{"block_size", std::to_string(layout.block_size)},
           {"cache_dtype", std::string(kv::element_name(layout.element))},
           {"enable_prefix_caching", options.enable_prefix_caching ? "True" : "False"},
-          {"engine", "0"},
+          {"engine", rank},
           {"gpu_memory_utilization", "None"},
           {"num_cpu_blocks", "None"},
-          {"num_gpu_blocks", std::to_string(layout.num_blocks)},
+          {"num_gpu_blocks", std::to_string(blocks_per_rank(options, layout))},
           {"num_gpu_blocks_override", "None"},
           {"prefix_caching_hash_algo", "builtin"},
           {"sliding_window", "None"},
@@ -52,15 +52,19 @@ std::vector<double> buckets_1_2_5(std::int64_t largest) {
   return buckets;
 }
 
-EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& options, const kv::Layout& layout) {
+EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& options, const kv::Layout& layout,
+                             std::int32_t rank) {
+  const std::string engine = std::to_string(rank);
   const auto gauge = [&](std::string_view name, std::string_view help, obs::Labels labels = {}) {
+    labels.emplace("engine", engine);
     return registry.gauge(name, help, std::move(labels));
   };
   const auto counter = [&](std::string_view name, std::string_view help, obs::Labels labels = {}) {
+    labels.emplace("engine", engine);
     return registry.counter(name, help, std::move(labels));
   };
   const auto histogram = [&](std::string_view name, std::string_view help, const std::vector<double>& buckets) {
-    return registry.histogram(name, help, buckets);
+    return registry.histogram(name, help, buckets, {{"engine", engine}});
   };
 
   num_requests_running = gauge("vllm:num_requests_running", "Number of requests in model execution batches.");
@@ -113,7 +117,7 @@ EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& optio
       histogram("vllm:request_params_n", "Histogram of the n request parameter.", {1.0, 2.0, 5.0, 10.0, 20.0});
 
   obs::Gauge config = registry.gauge("vllm:cache_config_info", "Information of the LLMEngine CacheConfig",
-                                     cache_config_labels(options, layout), /*with_common=*/false);
+                                     cache_config_labels(options, layout, engine), /*with_common=*/false);
   config.set(1.0);
 
   waiting_for_remote_kv =

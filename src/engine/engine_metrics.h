@@ -15,7 +15,8 @@ namespace tandem::engine {
 std::vector<double> buckets_1_2_5(std::int64_t largest);
 
 struct EngineMetrics {
-  EngineMetrics(obs::Registry& registry, const EngineOptions& options, const kv::Layout& layout);
+  /// `rank`: value of the label `engine`, as in vLLM.
+  EngineMetrics(obs::Registry& registry, const EngineOptions& options, const kv::Layout& layout, std::int32_t rank);
 
   // State, set after every round of the engine thread.
   obs::Gauge num_requests_running, num_requests_waiting;

@@ -60,7 +60,6 @@ struct EngineCore::StepInFlight {
   std::uint64_t step = 0;
   std::vector<ScheduledSequence> scheduled;
   std::int32_t num_tokens = 0;
-  TimePoint started{};
 };
 
 /// Totals at the last log line.
@@ -69,7 +68,6 @@ struct EngineCore::ThroughputLog {
   std::int64_t prompt_tokens = 0;
   std::int64_t generation_tokens = 0;
   bool was_active = false;
-  bool stall_reported = false;
 };
 
 }  // namespace tandem::engine

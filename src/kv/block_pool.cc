@@ -4,17 +4,18 @@
 
 namespace tandem::kv {
 
-BlockPool::BlockPool(std::int32_t num_blocks, std::span<std::atomic<std::uint32_t>> generations)
-    : blocks_(static_cast<std::size_t>(num_blocks)), generations_(generations) {
+BlockPool::BlockPool(std::int32_t num_blocks, std::span<std::atomic<std::uint32_t>> generations, BlockId first)
+    : first_(first), blocks_(static_cast<std::size_t>(num_blocks)), generations_(generations) {
   TANDEM_ASSERT(generations.empty() || generations.size() == blocks_.size(), "one generation counter a block");
-  for (BlockId block = 0; block < num_blocks; ++block) at(block).position = free_.insert(free_.end(), block);
+  for (BlockId block = first; block < first + num_blocks; ++block) {
+    at(block).position = free_.insert(free_.end(), block);
+  }
 }
 
-BlockPool::Block& BlockPool::at(BlockId block) {
-  TANDEM_ASSERT(block >= 0 && static_cast<std::size_t>(block) < blocks_.size(), "no such block");
-  return blocks_[static_cast<std::size_t>(block)];
+std::size_t BlockPool::index_of(BlockId block) const {
+  TANDEM_ASSERT(block >= first_ && block - first_ < num_blocks(), "no such block");
+  return static_cast<std::size_t>(block - first_);
 }
-const BlockPool::Block& BlockPool::at(BlockId block) const { return const_cast<BlockPool*>(this)->at(block); }
 
 std::int32_t BlockPool::num_blocks() const { return static_cast<std::int32_t>(blocks_.size()); }
 std::int32_t BlockPool::num_cached() const { return static_cast<std::int32_t>(cached_.size()); }
@@ -42,7 +43,7 @@ std::optional<std::vector<BlockId>> BlockPool::allocate(std::int32_t count) {
     at(block).references = 1;
     if (!generations_.empty()) {
       // Before any write of the new owner: a reader that copies now will see the change.
-      generations_[static_cast<std::size_t>(block)].fetch_add(1, std::memory_order_seq_cst);
+      generations_[index_of(block)].fetch_add(1, std::memory_order_seq_cst);
     }
     taken.push_back(block);
   }

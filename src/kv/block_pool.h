@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owner of all KV blocks of a rank group: reference counts, the free list in LRU order, and the prefix index (hash of a
-// full block and all before it -> block). Single-threaded: the engine thread owns it. A block is in one of three
-// states:
+// Owner of a contiguous range of KV blocks (all of an instance's, or a data-parallel rank's share): reference counts,
+// the free list in LRU order, and the prefix index (hash of a full block and all before it -> block). Single-threaded:
+// the engine thread owns it. A block is in one of three states:
 //   used    references > 0
 //   cached  references == 0, still found by its hash; taken again, oldest first, when no empty block is left
 //   free    references == 0, no hash
@@ -40,8 +40,9 @@ std::uint64_t token_hash(std::span<const std::int32_t> tokens);
 
 class BlockPool {
  public:
-  /// `generations` (may be empty) has one counter a block; it grows when the block gets a new owner.
-  BlockPool(std::int32_t num_blocks, std::span<std::atomic<std::uint32_t>> generations);
+  /// Owns the blocks `first` to first + num_blocks - 1. `generations` (may be empty) has one counter for each of them;
+  /// it grows when the block gets a new owner.
+  BlockPool(std::int32_t num_blocks, std::span<std::atomic<std::uint32_t>> generations, BlockId first = 0);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
@@ -74,11 +75,13 @@ class BlockPool {
     std::optional<BlockHash> hash;
     std::list<BlockId>::iterator position;  ///< in free_ or cached_ when references == 0
   };
-  Block& at(BlockId block);
-  const Block& at(BlockId block) const;
+  std::size_t index_of(BlockId block) const;
+  Block& at(BlockId block) { return blocks_[index_of(block)]; }
+  const Block& at(BlockId block) const { return blocks_[index_of(block)]; }
   /// Takes the block out of the index, if it is there.
   void forget(BlockId block);
 
+  BlockId first_;
   std::vector<Block> blocks_;
   std::list<BlockId> free_;
   std::list<BlockId> cached_;  ///< oldest first

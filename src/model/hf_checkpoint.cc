@@ -9,9 +9,11 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "model/fused_experts.h"
 #include "model/hf_metadata.h"
 #include "model/mapped_file.h"
 #include "model/safetensors.h"
@@ -160,13 +162,17 @@ class HfCheckpoint : public Checkpoint {
   Result<void> read_shard(const fs::path& path, const std::vector<std::string>* wanted) {
     TANDEM_ASSIGN(MappedFile file, MappedFile::open(path.string()));
     TANDEM_ASSIGN(std::vector<StoredTensor> tensors, parse_safetensors(file.bytes(), path.string()));
+    std::set<std::string, std::less<>> found;
     for (StoredTensor& tensor : tensors) {
       if (wanted != nullptr && !std::binary_search(wanted->begin(), wanted->end(), tensor.name)) continue;
-      TANDEM_TRY(index_.add(std::move(tensor), path.string()));
+      found.insert(tensor.name);
+      auto split = split_experts(std::move(tensor), config_);
+      if (!split) return split.error().context(path.string());
+      for (StoredTensor& one : *split) TANDEM_TRY(index_.add(std::move(one), path.string()));
     }
     if (wanted != nullptr)
       for (const std::string& name : *wanted)
-        if (!index_.contains(name))
+        if (!found.contains(name))
           return Status(Code::kInvalidArgument,
                         fmt::format("{}: the index promises tensor '{}' in this file, but it is not there",
                                     path.string(), name.substr(0, 200)));

@@ -14,6 +14,11 @@
 
 namespace tandem::model {
 
+struct ExpertWeights {
+  std::unique_ptr<kernels::PackedLinear> gate_up;  ///< rows gate | up
+  std::unique_ptr<kernels::PackedLinear> down;
+};
+
 struct LayerWeights {
   std::vector<float> input_norm;           ///< [H]
   std::vector<float> post_attention_norm;  ///< [H]
@@ -21,8 +26,12 @@ struct LayerWeights {
   std::vector<float> k_norm;
   std::unique_ptr<kernels::PackedLinear> qkv;  ///< rows q | k | v
   std::unique_ptr<kernels::PackedLinear> o;
+  // A dense layer has these two,
   std::unique_ptr<kernels::PackedLinear> gate_up;  ///< rows gate | up
   std::unique_ptr<kernels::PackedLinear> down;
+  // and a layer with experts these.
+  std::unique_ptr<kernels::PackedLinear> router;  ///< rows are experts; nullptr in a dense layer
+  std::vector<ExpertWeights> experts;             ///< this process's (own_experts), in order
 };
 
 struct ModelWeights {

@@ -17,8 +17,8 @@
 
 #include "base/status.h"
 #include "transfer/event_loop.h"
+#include "transfer/peer_memory.h"
 #include "transfer/plan.h"
-#include "transfer/socket.h"
 #include "transfer/wire.h"
 #include "transfer/work_pool.h"
 

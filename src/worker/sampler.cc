@@ -135,6 +135,16 @@ Status not_finite(std::span<const float> logits, const SequencePlan& plan) {
 
 }  // namespace
 
+void Sampler::reserve(std::size_t vocab_size) {
+  values_.reserve(vocab_size);
+  weights_.reserve(vocab_size);
+  if (seen_.size() < vocab_size) seen_.resize(vocab_size, 0);
+  touched_.reserve(vocab_size);
+  candidates_.reserve(vocab_size);
+  bucket_weight_.reserve(kNumBuckets);
+  bucket_size_.reserve(kNumBuckets);
+}
+
 Result<SampledToken> Sampler::sample(std::span<const float> logits, const SequencePlan& plan) {
   TANDEM_ASSERT(plan.sampling != nullptr, "a plan that samples has sampling parameters");
   const SamplingParams& params = *plan.sampling;

@@ -22,6 +22,9 @@ namespace tandem::worker {
 
 class Sampler {
  public:
+  /// Takes all scratch memory that a row of this length can ever need, so that sample() allocates nothing but the
+  /// log-probabilities it returns.
+  void reserve(std::size_t vocab_size);
   /// logits: [vocab_size]; ids past it cannot be chosen. plan.sampling is set. Ids out of range in the plan are
   /// ignored. Errors, both of scope request: internal if a logit is NaN or infinite; invalid_argument if the plan's
   /// masks leave no token.

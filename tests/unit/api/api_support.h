@@ -85,6 +85,7 @@ class FakeEngine final : public engine::Engine {
     ++num_resets;
     return true;
   }
+  std::vector<engine::RankLoad> rank_loads() const override { return {engine::RankLoad{}}; }
   engine::EngineStats stats() const override { return {}; }
   bool healthy() const override { return alive; }
   const engine::EngineOptions& options() const override { return options_; }

@@ -437,5 +437,28 @@ TEST_F(RequestTest, PeersMustBeOthersAndInTheRankTable) {
   refused(member, "handed over by 127.0.0.1 (engine 'P'), which is in no row of the rank table table.json");
 }
 
+TEST_F(RequestTest, TheHeaderNamesADataParallelRank) {
+  config_.data_parallel.size = config_.data_parallel.local = 4;
+  rebuild();
+  const auto with_header = [this](const std::string& value) {
+    net::HttpRequest request = post(R"({"prompt":"abc"})");
+    request.headers.set("X-data-parallel-rank", value);
+    return prepare_completion(*context_, request);
+  };
+  EXPECT_EQ(good("").rank, std::nullopt);
+  for (const std::int32_t rank : {0, 3}) EXPECT_EQ(with_header(std::to_string(rank))->rank, rank);
+  for (const std::string value : {"4", "-1", "two", "1x", "", " 1", "99999999999999999999", "1.0"}) {
+    const auto job = with_header(value);
+    ASSERT_FALSE(job) << value;
+    EXPECT_EQ(job.error().status, 400);
+    EXPECT_THAT(job.error().message, HasSubstr("the header X-data-parallel-rank is '" + value.substr(0, 32) +
+                                               "', expected a rank of this instance: 0 to 3"));
+  }
+  config_.data_parallel = {};
+  rebuild();
+  EXPECT_EQ(with_header("0")->rank, 0);
+  EXPECT_THAT(with_header("1").error().message, HasSubstr("expected a rank of this instance: 0"));
+}
+
 }  // namespace
 }  // namespace tandem::api

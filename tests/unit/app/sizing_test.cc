@@ -56,13 +56,25 @@ TEST(Sizing, StaysModestWithoutAWordFromTheUser) {
   EXPECT_EQ(size_instance(config, small_model(), one_block(), 8 * kGiB)->num_blocks, 2 * kGiB / (16 * 1024));
 }
 
+TEST(Sizing, TakesTheShareThatTheUserGivesToWeightsAndKv) {
+  config::ServeConfig config = flags();
+  config.max_num_seqs = 1 << 16;
+  config.memory_utilization = 0.5;
+  const std::int64_t weights = estimated_weight_bytes(small_model(), config);
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks,
+            (32 * kGiB - weights) / (16 * 1024));
+  // Never more than all requests together can use.
+  config.max_num_seqs = 8;
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks, 8 * 4096 / 16);
+}
+
 TEST(Sizing, ShortMemoryShortensTheContextOrIsRefused) {
-  const std::int64_t memory = 260LL << 20;  // weights take nearly all of it
+  const std::int64_t memory = 270LL << 20;  // weights and activations take nearly all of it
   config::ServeConfig config = flags();
   config.memory_utilization = 1.0;
   auto sizing = size_instance(config, small_model(), one_block(), memory);
   ASSERT_TRUE(sizing) << sizing.error().message();
-  EXPECT_LT(sizing->max_model_len, 16'384);
+  EXPECT_LT(sizing->max_model_len, 4096);
   config.max_model_len = 4096;
   config.memory_utilization = 0.95;
   EXPECT_FALSE(size_instance(config, small_model(), one_block(), memory));
@@ -105,6 +117,25 @@ TEST(Sizing, BytesFollowTypeAndRanks) {
   EXPECT_EQ(blocks(kv::ElementType::kInt8, 1), 64 * 128 / 68);  // head_dim bytes and a float
   EXPECT_EQ(blocks(kv::ElementType::kBf16, 2), 64);
   EXPECT_EQ(blocks(kv::ElementType::kBf16, 4), 32);  // two KV heads, each held twice
+}
+
+TEST(Sizing, DataParallelRanksShareTheMemoryAndHaveLimitsOfTheirOwn) {
+  config::ServeConfig config = flags();
+  config.data_parallel.size = config.data_parallel.local = 4;
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks, 8 * 4096 / 16);
+  config.kv_cache_bytes = 64 * 16 * 1024;
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), kGiB)->num_blocks, 16);
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), kGiB)->max_model_len, 256) << "what one rank holds";
+  config.num_blocks = 7;
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), kGiB)->num_blocks, 7);
+
+  config = flags();
+  const std::int64_t alone = estimated_activation_bytes(small_model(), config);
+  config.data_parallel.size = config.data_parallel.local = 2;
+  const std::int64_t both = estimated_activation_bytes(small_model(), config);
+  EXPECT_EQ(both, 2 * alone) << "a step may have the tokens of both";
+  config.data_parallel.local = 1;
+  EXPECT_EQ(estimated_activation_bytes(small_model(), config), alone) << "only those of this process";
 }
 
 TEST(Sizing, ThisMachineHasMemory) { EXPECT_GT(available_memory_bytes(), 0); }

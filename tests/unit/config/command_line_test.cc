@@ -263,6 +263,12 @@ TEST(KvTransferFlag, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_consumer",
                         "kv_connector_extra_config":{"decode":{"dp_size":2}}})"),
               HasSubstr("KV transfer 'decode' config has a conflicting data parallel size. Expected 1, but got 2."));
+  const std::string both = R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_both","kv_connector_extra_config":
+                               {"prefill":{"tp_size":1,"dp_size":2},"decode":{"tp_size":1,"dp_size":4}}})";
+  EXPECT_THAT(error_of({"serve", "m", "-dp", "2", "--kv-transfer-config", both}),
+              HasSubstr("KV transfer 'decode' config has a conflicting data parallel size. Expected 2, but got 4."));
+  EXPECT_THAT(error_of({"serve", "m", "-dp", "4", "--kv-transfer-config", both}),
+              HasSubstr("KV transfer 'prefill' config has a conflicting data parallel size. Expected 4, but got 2."));
   EXPECT_THAT(error(R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_both","kv_load_failure_policy":"hope"})"),
               HasSubstr("kv_load_failure_policy 'hope' is unknown; allowed are fail, recompute"));
   EXPECT_THAT(error("[]"), HasSubstr("argument --kv-transfer-config: expected a JSON object"));
@@ -300,6 +306,10 @@ TEST(KvTransferFlag, PortsMustNotOverlap) {
   EXPECT_THAT(error_of({"serve", "m", "--port", "30000", "--kv-transfer-config",
                         R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer","kv_port":"30000"})"}),
               HasSubstr("argument --kv-transfer-config: kv_port takes the ports 30000 to 30000, and --port 30000"));
+  EXPECT_THAT(error_of({"serve", "m", "--port", "30005", "-tp", "2", "-dp", "3", "--kv-transfer-config",
+                        R"({"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer","kv_port":"30000"})"}),
+              HasSubstr("kv_port takes the ports 30000 to 30005, and --port 30005"))
+      << "one for each tensor-parallel rank of each data-parallel rank";
 }
 
 TEST(KvTransferFlag, RankTableIsSetUpByVariables) {

@@ -40,6 +40,7 @@ inline void expect_right(Collector& collector, const std::vector<std::int32_t>& 
 struct Instance {
   Gate gate;
   std::atomic<bool> fail_next_step{false};
+  std::function<void(const worker::StepPlan&)> watch;  ///< on the worker's thread; set before start()
   std::unique_ptr<worker::StubWorker> worker;
   std::unique_ptr<FakeTransfer> transfer;
   std::unique_ptr<obs::Registry> metrics;
@@ -52,8 +53,9 @@ struct Instance {
     stub.vocab_size = kVocab;
     stub.num_blocks = num_blocks;
     stub.block_size = block_size;
-    stub.before_step = [this](const worker::StepPlan& /*plan*/) {
+    stub.before_step = [this](const worker::StepPlan& plan) {
       gate.pass();
+      if (watch) watch(plan);
       return fail_next_step.exchange(false) ? Status(Code::kInternal, "the step failed") : Status();
     };
     auto made = worker::StubWorker::create(stub);
@@ -69,7 +71,14 @@ struct Instance {
     return stats.num_running == 0 && stats.num_waiting == 0 && stats.num_leased == 0 &&
            stats.num_free_blocks + stats.num_cached_blocks == stats.num_blocks;
   }
-  double metric(const std::string& series) const {
+  /// A rank's series, given without the label that says whose it is.
+  double metric(std::string series, std::int32_t rank = 0) const {
+    const std::string label = "engine=\"" + std::to_string(rank) + "\"";
+    const std::size_t labels = series.find('{');
+    if (labels == std::string::npos)
+      series += "{" + label + "}";
+    else
+      series.insert(labels + 1, label + ",");
     const std::string text = metrics->expose();
     const std::size_t at = text.find("\n" + series + " ");
     EXPECT_NE(at, std::string::npos) << series;

@@ -207,5 +207,17 @@ TEST(BlockPool, RandomWalkKeepsTheInvariants) {
   }
 }
 
+TEST(BlockPool, OwnsAShareOfTheIds) {
+  std::vector<std::atomic<std::uint32_t>> generations(9);
+  BlockPool pool(3, std::span(generations).subspan(6), 6);
+  EXPECT_EQ(*pool.allocate(3), (std::vector<BlockId>{6, 7, 8}));
+  EXPECT_FALSE(pool.allocate(1));
+  for (std::size_t block = 0; block < 9; ++block) EXPECT_EQ(generations[block], block < 6 ? 0U : 1U);
+  pool.release(std::vector<BlockId>{7});
+  EXPECT_EQ(*pool.allocate(1), std::vector<BlockId>{7});
+  EXPECT_EQ(pool.references(8), 1);
+  EXPECT_EQ(pool.num_blocks(), 3);
+}
+
 }  // namespace
 }  // namespace tandem::kv
