@@ -34,6 +34,8 @@ Prepared prepare(ThreadTeam& team, const KernelTable& table, const CpuPackedLine
     return {reinterpret_cast<const std::byte*>(x), static_cast<std::size_t>(ldx) * sizeof(float), nullptr};
   }
   const bool int8 = weights.type() == WeightType::kInt8;
+  const StaticInput input = weights.static_input().value_or(StaticInput{});
+  const StaticQuantiser how{input.scale, input.offset, input.zero_point};
   const auto element = static_cast<std::size_t>(int8 ? table.int8_x_bytes : table.bf16_x_bytes);
   const std::size_t stride = row_stride(static_cast<std::size_t>(weights.k_padded()) * element);
   const auto count = static_cast<std::size_t>(rows);
@@ -42,7 +44,9 @@ Prepared prepare(ThreadTeam& team, const KernelTable& table, const CpuPackedLine
   for_rows(team, rows, weights.in_features(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       std::byte* out = data + static_cast<std::size_t>(row) * stride;
-      if (int8) {
+      if (weights.static_input()) {
+        table.prepare_static(x + row * ldx, weights.in_features(), weights.k_padded(), how, out, scales + row);
+      } else if (int8) {
         table.prepare_int8(x + row * ldx, weights.in_features(), weights.k_padded(), out, scales + row);
       } else {
         table.prepare_bf16(x + row * ldx, weights.in_features(), weights.k_padded(), out);
@@ -118,14 +122,36 @@ void store_vector(const KernelTable& table, const PagedKv& cache, const float* f
 std::unique_ptr<PackedLinear> CpuOps::pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
                                                   std::int64_t in_features, const RowReader& read_row,
                                                   const float* bias) const {
-  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features);
+  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features, table_.int8_x_offset);
   packed->fill(team, read_row, bias);
   return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::pack_int8(ThreadTeam& team, std::int64_t out_features, std::int64_t in_features,
+                                                const Int8Layer& layer) const {
+  auto packed = std::make_unique<CpuPackedLinear>(WeightType::kInt8, out_features, in_features, table_.int8_x_offset);
+  packed->fill(team, layer);
+  return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::join(std::vector<std::unique_ptr<PackedLinear>> parts) const {
+  TANDEM_ASSERT(!parts.empty(), "a joined layer needs parts");
+  if (parts.size() == 1) return std::move(parts.front());
+  for (const auto& part : parts)
+    TANDEM_ASSERT(part->in_features() == parts.front()->in_features(), "joined layers have different inputs");
+  return std::make_unique<JoinedLinear>(std::move(parts));
 }
 
 void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx, std::int64_t rows,
                     float* y, std::int64_t ldy, Epilogue epilogue) const {
   if (rows <= 0) return;
+  if (const auto* joined = dynamic_cast<const JoinedLinear*>(&weights)) {
+    for (const auto& part : joined->parts()) {
+      linear(team, *part, x, ldx, rows, y, ldy, epilogue);
+      y += part->out_features();
+    }
+    return;
+  }
   const auto* packed = dynamic_cast<const CpuPackedLinear*>(&weights);
   TANDEM_ASSERT(packed != nullptr, "weights were packed by another device");
   const Prepared prepared = prepare(team, table_, *packed, x, ldx, rows);
@@ -135,7 +161,7 @@ void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* 
   args.k_groups = packed->k_padded() / k_group(packed->type());
   args.bias = packed->bias();
   args.w_scale = packed->scales();
-  args.w_offset = packed->offsets();
+  args.w_start = packed->starts();
   args.n = packed->out_features();
   args.y = y;
   args.ldy = ldy;
@@ -151,10 +177,11 @@ void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* 
   });
 }
 
-void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps,
-                      std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
+void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias,
+                      float eps, std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
   for_rows(team, rows, cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) table_.rms_norm(x + row * ldx, weight, eps, cols, y + row * ldy);
+    for (std::int64_t row = begin; row < end; ++row)
+      table_.rms_norm(x + row * ldx, weight, bias, eps, cols, y + row * ldy);
   });
 }
 
