@@ -352,7 +352,8 @@ Result<std::unique_ptr<Model>> Model::load(const Checkpoint& checkpoint, const M
                                            kernels::ThreadTeam& team, const std::function<void(double)>& progress) {
   const ModelConfig& config = checkpoint.config();
   TANDEM_TRY(model::kv_layouts(config, options, 1, 1));
-  TANDEM_ASSIGN(const kernels::Ops* const ops, kernels::ops_for(options.isa));
+  TANDEM_ASSIGN(const kernels::Ops* ops, kernels::ops_for(options.isa));
+  if (options.observer != nullptr) ops = options.observer->ops;
   const std::int64_t positions = options.max_positions > 0 ? options.max_positions : config.max_context;
   if (positions < 1 || positions > kMaxRopeBytes / (4 * config.head_dim))
     return Status(Code::kInvalidArgument,

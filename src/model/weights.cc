@@ -141,6 +141,7 @@ class Loader {
     }
     auto packed = pack_modules(ops_, team_, type, modules);
     bytes_ += packed->bytes();
+    if (options_.observer != nullptr) options_.observer->loaded(*packed, module_rows(parts));
     if (dequantised) {
       dequantised_type_ = modules.front().module.type;
       dequantised_stored_ += stored_bytes;
@@ -149,6 +150,12 @@ class Loader {
     done_ += static_cast<double>(rows * in_features);
     if (progress_ && total_ > 0) progress_(std::min(done_ / total_, 1.0));
     return packed;
+  }
+
+  static std::vector<ModuleRows> module_rows(const std::vector<Part>& parts) {
+    std::vector<ModuleRows> modules;
+    for (const Part& part : parts) modules.push_back({part.name.substr(0, part.name.rfind('.')), part.rows});
+    return modules;
   }
 
   void log_dequantised() const {
