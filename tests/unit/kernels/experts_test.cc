@@ -68,6 +68,51 @@ TEST_P(ExpertsTest, GroupsHaveTheBitsOfLinearLayers) {
   }
 }
 
+TEST_P(ExpertsTest, GroupsMayBeStaticOrJoined) {
+  constexpr std::int64_t kN = 70;
+  constexpr std::int64_t kK = 100;
+  ThreadTeam one(1);
+  const auto make_static = [&](std::int64_t n, float scale) {
+    const std::vector<float> scales(static_cast<std::size_t>(n), 0.01F);
+    const std::vector<std::int32_t> start(static_cast<std::size_t>(n), 5);
+    Int8Layer layer;
+    layer.read_row = [](std::int64_t row, std::int8_t* out) {
+      for (std::int64_t i = 0; i < kK; ++i) out[i] = static_cast<std::int8_t>((row * 7 + i * 13) % 200 - 100);
+    };
+    layer.scale = scales;
+    layer.start = start;
+    layer.input = StaticInput{scale, 3.0F, 0};
+    return ops().pack_int8(one, n, kK, layer);
+  };
+  std::vector<std::unique_ptr<PackedLinear>> experts;
+  experts.push_back(make_static(kN, 0.02F));
+  std::vector<std::unique_ptr<PackedLinear>> parts;
+  parts.push_back(make_static(30, 0.05F));
+  parts.push_back(pack(ops(), WeightType::kBf16, kN - 30, kK, 4));
+  experts.push_back(ops().join(std::move(parts)));
+  experts.push_back(pack(ops(), WeightType::kInt8, kN, kK, 5));
+  experts.push_back(make_static(kN, 0.01F));
+  for (const std::vector<std::int64_t>& counts :
+       std::vector<std::vector<std::int64_t>>{{1, 1, 1, 1}, {0, 5, 0, 0}, {300, 20, 0, 7}, {0, 0, 3, 2}}) {
+    const std::int64_t rows = counts[0] + counts[1] + counts[2] + counts[3];
+    const auto x = random_floats(static_cast<std::size_t>(rows * kK), 9);
+    std::vector<float> expected(static_cast<std::size_t>(rows * kN));
+    std::vector<const float*> inputs;
+    std::vector<RowGroup> groups;
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < experts.size(); ++i) {
+      groups.push_back({experts[i].get(), counts[i]});
+      ops().linear(one, *experts[i], x.data() + row * kK, kK, counts[i], expected.data() + row * kN, kN,
+                   Epilogue::kStore);
+      for (std::int64_t j = 0; j < counts[i]; ++j) inputs.push_back(x.data() + row++ * kK);
+    }
+    ThreadTeam team(3);
+    std::vector<float> y(expected.size());
+    ops().grouped_linear(team, groups, inputs.data(), y.data(), kN);
+    EXPECT_TRUE(bit_equal(y, expected)) << rows << " rows";
+  }
+}
+
 TEST_P(ExpertsTest, ChoiceIsTheSoftmaxOverAll) {
   for (const std::int32_t experts : {1, 6, 128}) {
     for (const std::int32_t top_k : {1, 2, 6, 8}) {
