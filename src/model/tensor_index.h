@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/tensor_view.h"
 
 namespace tandem::model {
 
@@ -41,13 +42,14 @@ class TensorIndex {
   /// Every tensor that `config` asks for is there with its shape and a type that can be read. Tensors that nobody asks
   /// for are warned of, once per pattern.
   Result<void> check(const ModelConfig& config) const;
+  /// The warning alone; `used` says which tensors beyond those of the config are read.
+  void warn_unknown(const ModelConfig& config, const std::function<bool(std::string_view name)>& used) const;
 
  private:
   struct Entry {
     StoredTensor tensor;
     std::string file;
   };
-  void warn_unknown(const ModelConfig& config) const;
   void compare_tied_head(const ModelConfig& config) const;
 
   std::map<std::string, Entry, std::less<>> tensors_;

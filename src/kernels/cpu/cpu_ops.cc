@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/quantise.h"
@@ -48,7 +49,12 @@ void prepare_row(const KernelTable& table, const CpuPackedLinear& weights, const
       table.prepare_bf16(x, weights.in_features(), weights.k_padded(), out);
       break;
     case WeightType::kInt8:
-      table.prepare_int8(x, weights.in_features(), weights.k_padded(), out, scale);
+      if (const std::optional<StaticInput>& input = weights.static_input()) {
+        const StaticQuantiser how{input->scale, input->offset, input->zero_point};
+        table.prepare_static(x, weights.in_features(), weights.k_padded(), how, out, scale);
+      } else {
+        table.prepare_int8(x, weights.in_features(), weights.k_padded(), out, scale);
+      }
       break;
   }
 }
@@ -105,7 +111,7 @@ GemmArgs gemm_args(const CpuPackedLinear& weights, const Prepared& x, float* y, 
   args.k_groups = weights.k_padded() / k_group(weights.type());
   args.bias = weights.bias();
   args.w_scale = weights.scales();
-  args.w_offset = weights.offsets();
+  args.w_start = weights.starts();
   args.n = weights.out_features();
   args.y = y;
   args.ldy = ldy;
@@ -179,6 +185,46 @@ Range panels_between(const Piece& piece, std::int64_t begin, std::int64_t end) {
   return {first_from(begin), first_from(end)};
 }
 
+/// A grouped_linear() of layers with the same shape, none of them joined.
+void run_groups(ThreadTeam& team, const KernelTable& table, std::span<const RowGroup> groups, const float* const* x,
+                float* y, std::int64_t ldy) {
+  std::size_t stride = 0;
+  std::int64_t rows = 0;
+  std::vector<const CpuPackedLinear*> row_weights;  // of each row
+  for (const RowGroup& group : groups) {
+    const CpuPackedLinear* weights = own_weights(group.weights);
+    TANDEM_ASSERT(weights->in_features() == groups[0].weights->in_features() &&
+                      weights->out_features() == groups[0].weights->out_features(),
+                  "the groups of a grouped linear layer have one shape");
+    stride = std::max(stride, prepared_stride(table, *weights));
+    rows += group.num_rows;
+    row_weights.insert(row_weights.end(), static_cast<std::size_t>(group.num_rows), weights);
+  }
+  if (rows <= 0) return;
+  const std::int64_t k = groups[0].weights->in_features();
+  std::byte* data = team.scratch(static_cast<std::size_t>(rows) * (stride + sizeof(float)));
+  auto* scales = reinterpret_cast<float*>(data + static_cast<std::size_t>(rows) * stride);
+  const Prepared prepared{data, stride, scales};
+  for_rows(team, rows, k, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      prepare_row(table, *row_weights[static_cast<std::size_t>(row)], x[row],
+                  data + static_cast<std::size_t>(row) * stride, scales + row);
+  });
+  const std::vector<Piece> pieces = cut_into_pieces(groups, rows_of_a_block(stride));
+  const Piece& last = pieces.back();
+  const std::int64_t cost = last.cost_before + last.panel_cost * last.weights->num_panels();
+  const auto run_between = [&](std::int64_t begin, std::int64_t end) {
+    for (const Piece& piece : pieces)
+      run_share(table, piece.weights->type(), gemm_args(*piece.weights, prepared, y, ldy), prepared,
+                {piece.rows, panels_between(piece, begin, end)});
+  };
+  if (team.size() == 1 || rows * k * last.weights->num_panels() * kPanel < kInlineProducts) {
+    run_between(0, cost);
+    return;
+  }
+  team.run([&](int thread) { run_between(cost * thread / team.size(), cost * (thread + 1) / team.size()); });
+}
+
 void store_vector(const KernelTable& table, const PagedKv& cache, const float* from, std::byte* to) {
   switch (cache.type) {
     case KvType::kBf16:
@@ -198,14 +244,36 @@ void store_vector(const KernelTable& table, const PagedKv& cache, const float* f
 std::unique_ptr<PackedLinear> CpuOps::pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
                                                   std::int64_t in_features, const RowReader& read_row,
                                                   const float* bias) const {
-  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features);
+  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features, table_.int8_x_offset);
   packed->fill(team, read_row, bias);
   return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::pack_int8(ThreadTeam& team, std::int64_t out_features, std::int64_t in_features,
+                                                const Int8Layer& layer) const {
+  auto packed = std::make_unique<CpuPackedLinear>(WeightType::kInt8, out_features, in_features, table_.int8_x_offset);
+  packed->fill(team, layer);
+  return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::join(std::vector<std::unique_ptr<PackedLinear>> parts) const {
+  TANDEM_ASSERT(!parts.empty(), "a joined layer needs parts");
+  if (parts.size() == 1) return std::move(parts.front());
+  for (const auto& part : parts)
+    TANDEM_ASSERT(part->in_features() == parts.front()->in_features(), "joined layers have different inputs");
+  return std::make_unique<JoinedLinear>(std::move(parts));
 }
 
 void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx, std::int64_t rows,
                     float* y, std::int64_t ldy, Epilogue epilogue) const {
   if (rows <= 0) return;
+  if (const auto* joined = dynamic_cast<const JoinedLinear*>(&weights)) {
+    for (const auto& part : joined->parts()) {
+      linear(team, *part, x, ldx, rows, y, ldy, epilogue);
+      y += part->out_features();
+    }
+    return;
+  }
   const auto* packed = own_weights(&weights);
   const Prepared prepared = prepare(team, table_, *packed, x, ldx, rows);
   GemmArgs args = gemm_args(*packed, prepared, y, ldy);
@@ -221,47 +289,40 @@ void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* 
 
 void CpuOps::grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
                             std::int64_t ldy) const {
-  std::size_t stride = 0;
-  std::int64_t rows = 0;
-  std::vector<const CpuPackedLinear*> row_weights;  // of each row
-  for (const RowGroup& group : groups) {
-    const CpuPackedLinear* weights = own_weights(group.weights);
-    TANDEM_ASSERT(weights->in_features() == groups[0].weights->in_features() &&
-                      weights->out_features() == groups[0].weights->out_features(),
-                  "the groups of a grouped linear layer have one shape");
-    stride = std::max(stride, prepared_stride(table_, *weights));
-    rows += group.num_rows;
-    row_weights.insert(row_weights.end(), static_cast<std::size_t>(group.num_rows), weights);
-  }
-  if (rows <= 0) return;
-  const std::int64_t k = groups[0].weights->in_features();
-  std::byte* data = team.scratch(static_cast<std::size_t>(rows) * (stride + sizeof(float)));
-  auto* scales = reinterpret_cast<float*>(data + static_cast<std::size_t>(rows) * stride);
-  const Prepared prepared{data, stride, scales};
-  for_rows(team, rows, k, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row)
-      prepare_row(table_, *row_weights[static_cast<std::size_t>(row)], x[row],
-                  data + static_cast<std::size_t>(row) * stride, scales + row);
-  });
-  const std::vector<Piece> pieces = cut_into_pieces(groups, rows_of_a_block(stride));
-  const Piece& last = pieces.back();
-  const std::int64_t cost = last.cost_before + last.panel_cost * last.weights->num_panels();
-  const auto run_between = [&](std::int64_t begin, std::int64_t end) {
-    for (const Piece& piece : pieces)
-      run_share(table_, piece.weights->type(), gemm_args(*piece.weights, prepared, y, ldy), prepared,
-                {piece.rows, panels_between(piece, begin, end)});
+  // A layer whose parts differ in type is a call of its own for each part; the groups between them stay together.
+  std::size_t begin = 0;
+  std::int64_t rows = 0;  // of groups[begin, i)
+  const auto flush = [&](std::size_t end) {
+    run_groups(team, table_, groups.subspan(begin, end - begin), x, y, ldy);
+    x += rows;
+    y += rows * ldy;
+    rows = 0;
+    begin = end + 1;
   };
-  if (team.size() == 1 || rows * k * last.weights->num_panels() * kPanel < kInlineProducts) {
-    run_between(0, cost);
-    return;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto* joined = dynamic_cast<const JoinedLinear*>(groups[i].weights);
+    if (joined == nullptr) {
+      rows += groups[i].num_rows;
+      continue;
+    }
+    flush(i);
+    float* columns = y;
+    for (const auto& part : joined->parts()) {
+      const RowGroup group{part.get(), groups[i].num_rows};
+      run_groups(team, table_, std::span(&group, 1), x, columns, ldy);
+      columns += part->out_features();
+    }
+    x += groups[i].num_rows;
+    y += groups[i].num_rows * ldy;
   }
-  team.run([&](int thread) { run_between(cost * thread / team.size(), cost * (thread + 1) / team.size()); });
+  flush(groups.size());
 }
 
-void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps,
-                      std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
+void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias,
+                      float eps, std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
   for_rows(team, rows, cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) table_.rms_norm(x + row * ldx, weight, eps, cols, y + row * ldy);
+    for (std::int64_t row = begin; row < end; ++row)
+      table_.rms_norm(x + row * ldx, weight, bias, eps, cols, y + row * ldy);
   });
 }
 
