@@ -138,13 +138,11 @@ Outcome<void> read_tool_choice(const Context& context, const Fields& body, const
   if (named) {
     TANDEM_ASSIGN(plan.tool_name, named_tool(choice->get_object(), *plan.declared_tools));
     plan.tools = ToolMode::kNamed;
-    return bad_request("a named tool in `tool_choice` needs structured output, which is not supported in this version",
-                       "tool_choice");
+    return {};
   }
   if (word == "required") {
     plan.tools = ToolMode::kRequired;
-    return bad_request("`tool_choice` \"required\" needs structured output, which is not supported in this version",
-                       "tool_choice");
+    return {};
   }
   if (!context.config.enable_auto_tool_choice)
     return bad_request("\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",

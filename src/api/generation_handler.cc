@@ -31,6 +31,8 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     auto sampling = std::make_shared<worker::SamplingParams>(job.sampling);
     sampling->seed = choice_seed(job.sampling_fields, context.config.seed, job.base_id, k);
     request.sampling = std::move(sampling);
+    request.grammar = job.grammar;
+    request.grammar_after = job.grammar_after;
     request.priority = job.priority;
     request.rank = job.rank;
     request.num_choices = job.n;
@@ -214,6 +216,23 @@ Outcome<Job> prepare(Context& context, const net::HttpRequest& request, bool cha
   return chat ? prepare_chat(context, request) : prepare_completion(context, request);
 }
 
+using GrammarPtr = std::shared_ptr<const text::Grammar>;
+
+/// Compiles the request's constraint on the helper thread: a large schema takes some time.
+net::Task<std::optional<Refusal>> compile_constraint(ContextPtr context, ExchangePtr exchange, Job& job) {
+  if (!job.constraint) co_return std::nullopt;
+  std::function<Outcome<GrammarPtr>()> work = [raw = context.get(),
+                                               constraint = *job.constraint]() -> Outcome<GrammarPtr> {
+    if (!raw->grammars)
+      return bad_request("structured output needs a tokenizer, and this server has none", constraint.param);
+    return compile(*raw->grammars, constraint);
+  };
+  const auto grammar = co_await run_aside<GrammarPtr>(context, exchange->executor(), std::move(work));
+  if (!*grammar) co_return grammar->error();
+  job.grammar = **grammar;
+  co_return std::nullopt;
+}
+
 void log_request(const Context& context, const Job& job) {
   if (!context.config.enable_log_requests) return;
   log::info("request {}: {} prompts, {} prompt tokens, max_tokens {}, n {}{}", job.id, job.prompts.size(),
@@ -233,10 +252,14 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool
                                           chat] { return prepare(*raw, *copy, chat); };
     job = co_await run_aside<Job>(context, exchange->executor(), std::move(work));
   }
-  if (!*job) {
-    const Refusal& refusal = job->error();
-    log::debug("{} refused: {}", request.path, refusal.message);
-    net::HttpResponse response = error_response(refusal);
+  std::optional<Refusal> refusal;
+  if (!*job)
+    refusal = job->error();
+  else
+    refusal = co_await compile_constraint(context, exchange, **job);
+  if (refusal) {
+    log::debug("{} refused: {}", request.path, refusal->message);
+    net::HttpResponse response = error_response(*refusal);
     co_await send(context, exchange, std::move(response));
     co_return;
   }

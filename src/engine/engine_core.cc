@@ -71,6 +71,7 @@ void EngineCore::on(SubmitCommand command) {
                   .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
+  if (const Status begun = begin_grammar(request); !begun.ok()) return fail(request, begun);
   if (env_.transfer == nullptr && (request.request.remote_prefill || request.request.remote_decode ||
                                    request.request.push_to || request.request.metaserver)) {
     log::warning("request {}: kv_transfer_params ignored, this instance has no KV connector (--kv-transfer-config)",
@@ -149,7 +150,7 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
   return share;
 }
 
-worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) const {
+worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
   const auto first = tokens.begin() + scheduled.first_position;
   worker::SequencePlan plan;
@@ -161,6 +162,7 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, co
   plan.num_output_tokens = static_cast<std::int32_t>(request.num_output);
   if (!scheduled.sample) return plan;
   plan.sampling = request.request.sampling;
+  plan.mask = mask_for(request);
   const bool below_minimum = request.num_output < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
   if (below_minimum || uses_penalties(*request.request.sampling)) {
@@ -248,6 +250,7 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
 
   auto end = finish_after_token(token, request.num_output, request.num_prompt + request.num_output, max_total_tokens_,
                                 *request.request.sampling, options_.eos_token_ids);
+  if (const Status followed = follow_grammar(request, token, end); !followed.ok()) return fail(request, followed);
   Output output;
   if (request.num_output == 1) output.times = request.times();
   output.tokens = {token};
