@@ -115,6 +115,12 @@ struct AttentionSequence {
   std::span<const std::int32_t> block_table;  ///< covers first_position + num_tokens tokens
 };
 
+/// Some of the rows of a grouped_linear(): those of one expert.
+struct RowGroup {
+  const PackedLinear* weights = nullptr;
+  std::int64_t num_rows = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -133,6 +139,24 @@ class Ops {
   /// x [rows, K] with row stride ldx, y [rows, N] with row stride ldy (in floats).
   virtual void linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx,
                       std::int64_t rows, float* y, std::int64_t ldy, Epilogue epilogue) const = 0;
+
+  /// Many linear layers with the same K and N in one call, each on rows of its own: the first group has the first rows
+  /// of x and y, and so on. x[i] is the address of row i; rows may share one. All threads are busy however the rows are
+  /// spread over the groups, and each row gets the bits that linear() gives it. y [rows, N] with row stride ldy.
+  virtual void grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
+                              std::int64_t ldy) const = 0;
+
+  // A mixture of experts (spec: model_formats.md 1.3, "MoE block"). Plain code, the same bits on every instruction set.
+
+  /// For each row of router logits [rows, num_experts]: the softmax over all experts, and of it the top_k largest (of
+  /// equal ones the lower expert), divided by their sum if `normalise`. experts, weights [rows, top_k], by ascending
+  /// expert, which is the order of every later sum. A row with a NaN gets the weights NaN and experts that exist.
+  virtual void choose_experts(ThreadTeam& team, const float* logits, std::int64_t rows, std::int32_t num_experts,
+                              std::int32_t top_k, bool normalise, std::int32_t* experts, float* weights) const = 0;
+  /// y[r] += sum over j < count of weights[r * count + j] * parts[r * count + j][0 .. cols), summed in that order from
+  /// 0 and then added. y [rows, cols], dense.
+  virtual void add_weighted(ThreadTeam& team, const float* const* parts, const float* weights, std::int32_t count,
+                            std::int64_t rows, std::int64_t cols, float* y) const = 0;
 
   /// y = weight * x / sqrt(mean(x^2) + eps) + bias; x, y [rows, cols] with strides; x may be y. cols may be a head's
   /// dim. bias: cols floats or nullptr.

@@ -9,9 +9,11 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "model/fused_experts.h"
 #include "model/hf_metadata.h"
 #include "model/mapped_file.h"
 #include "model/quantised/format.h"
@@ -124,14 +126,12 @@ class HfCheckpoint : public Checkpoint {
   Result<void> check_quantised() {
     // A rotated model has a head of its own even if the float model's was tied to the embedding.
     if (index_.contains(kHeadName)) config_.tie_word_embeddings = false;
-    for (const TensorSpec& spec : expected_tensors(config_)) {
-      if (spec.role == TensorRole::kBias && has_no_own_bias(spec)) continue;
+    const auto find = [&](const TensorSpec& spec) -> Result<void> {
+      if (spec.role == TensorRole::kBias && has_no_own_bias(spec)) return {};
       TANDEM_TRY(tensor(spec.name, spec.rows, spec.cols));
-    }
-    index_.warn_unknown(config_, [&](std::string_view name) {
-      return format_->uses(name) && name.find("kv_cache_") == std::string_view::npos;
-    });
-    return {};
+      return {};
+    };
+    return index_.check(config_, find, [&](std::string_view name) { return format_->uses(name); });
   }
 
   // Static modules of msModelSlim have their bias among their integers; the float one may be left out.
@@ -231,13 +231,17 @@ class HfCheckpoint : public Checkpoint {
   Result<void> read_shard(const fs::path& path, const std::vector<std::string>* wanted) {
     TANDEM_ASSIGN(MappedFile file, MappedFile::open(path.string()));
     TANDEM_ASSIGN(std::vector<StoredTensor> tensors, parse_safetensors(file.bytes(), path.string()));
+    std::set<std::string, std::less<>> found;
     for (StoredTensor& tensor : tensors) {
       if (wanted != nullptr && !std::binary_search(wanted->begin(), wanted->end(), tensor.name)) continue;
-      TANDEM_TRY(index_.add(std::move(tensor), path.string()));
+      found.insert(tensor.name);
+      auto split = split_experts(std::move(tensor), config_);
+      if (!split) return split.error().context(path.string());
+      for (StoredTensor& one : *split) TANDEM_TRY(index_.add(std::move(one), path.string()));
     }
     if (wanted != nullptr)
       for (const std::string& name : *wanted)
-        if (!index_.contains(name))
+        if (!found.contains(name))
           return Status(Code::kInvalidArgument,
                         fmt::format("{}: the index promises tensor '{}' in this file, but it is not there",
                                     path.string(), name.substr(0, 200)));

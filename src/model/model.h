@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loaded transformer: Llama, Qwen2 and Qwen3 dense. Spec: model_formats.md 1.3.
+// A loaded transformer: Llama, Qwen2, Qwen3 and Qwen3-MoE. Spec: model_formats.md 1.3.
 #pragma once
 
 #include <cstdint>

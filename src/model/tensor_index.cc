@@ -114,9 +114,27 @@ Result<TensorView> TensorIndex::view(std::string_view name, std::int64_t rows, s
 }
 
 Result<void> TensorIndex::check(const ModelConfig& config) const {
-  for (const TensorSpec& spec : expected_tensors(config)) TANDEM_TRY(view(spec.name, spec.rows, spec.cols));
-  warn_unknown(config, [](std::string_view) { return false; });
+  const auto find_view = [&](const TensorSpec& spec) -> Result<void> {
+    TANDEM_TRY(view(spec.name, spec.rows, spec.cols));
+    return {};
+  };
+  TANDEM_TRY(check(config, find_view, [](std::string_view) { return false; }));
   if (config.tie_word_embeddings && contains(kHeadName)) compare_tied_head(config);
+  return {};
+}
+
+Result<void> TensorIndex::check(const ModelConfig& config,
+                                const std::function<Result<void>(const TensorSpec& spec)>& find,
+                                const std::function<bool(std::string_view name)>& used) const {
+  // Qwen3-MoE has none; a model that does has them in every token's sum.
+  for (const auto& [name, entry] : tensors_)
+    if (name.find(".mlp.shared_expert") != std::string::npos)
+      return Status(
+          Code::kUnsupported,
+          fmt::format("{}: tensor '{}' is a shared expert's; {} has none, and models with one are not supported",
+                      entry.file, entry.tensor.stored_name, config.architecture));
+  for (const TensorSpec& spec : expected_tensors(config)) TANDEM_TRY(find(spec));
+  warn_unknown(config, used);
   return {};
 }
 
@@ -151,6 +169,10 @@ std::string checkpoint_fingerprint(const Checkpoint& checkpoint) {
                        config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers,
                        config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps,
                        config.tie_word_embeddings, config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm));
+  if (config.num_experts > 0)
+    add_text(fmt::format("E{} k{} M{} norm{} step{} dense{}", config.num_experts, config.experts_per_token,
+                         config.moe_intermediate_size, config.norm_topk_prob, config.decoder_sparse_step,
+                         fmt::join(config.mlp_only_layers, ",")));
   for (const TensorSpec& spec : expected_tensors(config)) {
     const auto module = checkpoint.linear(spec.name, spec.rows, spec.cols);
     if (!module) continue;  // open() has checked them all

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "model/expert_placement.h"
 #include "model/pack_modules.h"
 #include "model/tensor_names.h"
 
@@ -38,8 +39,10 @@ class Loader {
         options_(options),
         ops_(ops),
         team_(team),
-        progress_(progress) {
-    for (const TensorSpec& spec : expected_tensors(config_)) total_ += static_cast<double>(spec.rows * spec.cols);
+        progress_(progress),
+        experts_(own_experts(options.experts, config_.num_experts)) {
+    for (const TensorSpec& spec : expected_tensors(config_))
+      if (spec.expert < 0 || experts_.contains(spec.expert)) total_ += static_cast<double>(spec.rows * spec.cols);
   }
 
   Result<ModelWeights> load() {
@@ -89,12 +92,31 @@ class Loader {
                                                           {named("self_attn.v_proj.bias"), kv}})));
     TANDEM_ASSIGN(out.o, pack(type, q, {{named("self_attn.o_proj.weight"), hidden}},
                               biased(config_.o_bias, {{named("self_attn.o_proj.bias"), hidden}})));
+    if (is_expert_layer(config_, layer)) return load_experts(layer, out);
     TANDEM_ASSIGN(
         out.gate_up,
         pack(type, hidden, {{named("mlp.gate_proj.weight"), inner}, {named("mlp.up_proj.weight"), inner}},
              biased(config_.mlp_bias, {{named("mlp.gate_proj.bias"), inner}, {named("mlp.up_proj.bias"), inner}})));
     TANDEM_ASSIGN(out.down, pack(type, inner, {{named("mlp.down_proj.weight"), hidden}},
                                  biased(config_.mlp_bias, {{named("mlp.down_proj.bias"), hidden}})));
+    return {};
+  }
+
+  Result<void> load_experts(std::int32_t layer, LayerWeights& out) {
+    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t inner = config_.moe_intermediate_size;
+    // Always float32: a rounding that tips the choice of an expert changes more than any other, and the router is
+    // small.
+    TANDEM_ASSIGN(out.router,
+                  pack(WeightType::kF32, hidden, {{layer_tensor(layer, kRouterName), config_.num_experts}}, {}));
+    const WeightType type = layer_weight_type(options_.compute);
+    for (std::int32_t expert = experts_.begin; expert < experts_.end; ++expert) {
+      const auto named = [&](std::string_view rest) { return expert_tensor(layer, expert, rest); };
+      ExpertWeights& weights = out.experts.emplace_back();
+      TANDEM_ASSIGN(weights.gate_up,
+                    pack(type, hidden, {{named("gate_proj.weight"), inner}, {named("up_proj.weight"), inner}}, {}));
+      TANDEM_ASSIGN(weights.down, pack(type, inner, {{named("down_proj.weight"), hidden}}, {}));
+    }
     return {};
   }
 
@@ -173,6 +195,7 @@ class Loader {
   const kernels::Ops& ops_;
   kernels::ThreadTeam& team_;
   const std::function<void(double)>& progress_;
+  const ExpertRange experts_;
   double total_ = 0;
   double done_ = 0;
   std::size_t bytes_ = 0;
@@ -187,8 +210,10 @@ std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions
   const bool float_head = options.compute == ComputeType::kFloat32 || options.float32_rest;
   const std::size_t rest = float_head ? 4 : 2;
   const ModelConfig& config = checkpoint.config();
+  const ExpertRange experts = own_experts(options.experts, config.num_experts);
   std::size_t bytes = 0;
   for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.expert >= 0 && !experts.contains(spec.expert)) continue;
     const auto values = static_cast<std::size_t>(spec.rows * spec.cols);
     if (spec.name == kHeadName || (spec.role == TensorRole::kEmbedding && config.tie_word_embeddings)) {
       bytes += values * rest;

@@ -19,6 +19,11 @@ struct Norm {
   std::vector<float> bias;  ///< of smoothed quantised checkpoints; empty: none
 };
 
+struct ExpertWeights {
+  std::unique_ptr<kernels::PackedLinear> gate_up;  ///< rows gate | up
+  std::unique_ptr<kernels::PackedLinear> down;
+};
+
 struct LayerWeights {
   Norm input_norm;           ///< [H]
   Norm post_attention_norm;  ///< [H]
@@ -26,8 +31,12 @@ struct LayerWeights {
   Norm k_norm;
   std::unique_ptr<kernels::PackedLinear> qkv;  ///< rows q | k | v
   std::unique_ptr<kernels::PackedLinear> o;
+  // A dense layer has these two,
   std::unique_ptr<kernels::PackedLinear> gate_up;  ///< rows gate | up
   std::unique_ptr<kernels::PackedLinear> down;
+  // and a layer with experts these.
+  std::unique_ptr<kernels::PackedLinear> router;  ///< rows are experts; nullptr in a dense layer
+  std::vector<ExpertWeights> experts;             ///< this process's (own_experts), in order
 };
 
 struct ModelWeights {

@@ -26,8 +26,8 @@ struct Shape {
 };
 
 Shape shape_of(const std::string& name) {
-  if (name != "wide") return {name, load_golden(name).config};
-  model::ModelConfig config = load_golden("T7-qwen3-2kv").config;
+  if (!name.starts_with("wide")) return {name, load_golden(name).config};
+  model::ModelConfig config = load_golden(name == "wide" ? "T7-qwen3-2kv" : "T2-qwen3moe").config;
   config.vocab_size = 500;
   config.hidden_size = 192;
   config.intermediate_size = 400;
@@ -35,6 +35,11 @@ Shape shape_of(const std::string& name) {
   config.num_heads = 8;
   config.num_kv_heads = 2;
   config.head_dim = 64;
+  if (config.num_experts > 0) {
+    config.num_experts = 20;
+    config.experts_per_token = 5;
+    config.moe_intermediate_size = 100;
+  }
   return {name, config};
 }
 
@@ -172,7 +177,8 @@ std::string parameter_name(const ::testing::TestParamInfo<Parameter>& parameter)
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BatchInvariance,
-                         ::testing::Combine(::testing::Values("T1-qwen3", "T3-qwen2", "T4b-llama3rope", "wide"),
+                         ::testing::Combine(::testing::Values("T1-qwen3", "T2b-qwen3moe-mixed", "T3-qwen2",
+                                                              "T4b-llama3rope", "wide", "wide-experts"),
                                             ::testing::Values(ComputeType::kFloat32, ComputeType::kBf16,
                                                               ComputeType::kW8A8),
                                             ::testing::ValuesIn(available_isas())),

@@ -42,6 +42,25 @@ class ObservedOps final : public kernels::Ops {
     hook_(weights, x, ldx, rows);
     ops_.linear(team, weights, x, ldx, rows, y, ldy, epilogue);
   }
+  void grouped_linear(kernels::ThreadTeam& team, std::span<const kernels::RowGroup> groups, const float* const* x,
+                      float* y, std::int64_t ldy) const override {
+    const float* const* row = x;
+    for (const kernels::RowGroup& group : groups) {
+      const std::int64_t cols = group.weights->in_features();
+      std::vector<float> rows;
+      for (std::int64_t i = 0; i < group.num_rows; ++i, ++row) rows.insert(rows.end(), *row, *row + cols);
+      hook_(*group.weights, rows.data(), cols, group.num_rows);
+    }
+    ops_.grouped_linear(team, groups, x, y, ldy);
+  }
+  void choose_experts(kernels::ThreadTeam& team, const float* logits, std::int64_t rows, std::int32_t num_experts,
+                      std::int32_t top_k, bool normalise, std::int32_t* experts, float* weights) const override {
+    ops_.choose_experts(team, logits, rows, num_experts, top_k, normalise, experts, weights);
+  }
+  void add_weighted(kernels::ThreadTeam& team, const float* const* parts, const float* weights, std::int32_t count,
+                    std::int64_t rows, std::int64_t cols, float* y) const override {
+    ops_.add_weighted(team, parts, weights, count, rows, cols, y);
+  }
   void rms_norm(kernels::ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias,
                 float eps, std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const override {
     ops_.rms_norm(team, x, ldx, weight, bias, eps, rows, cols, y, ldy);
