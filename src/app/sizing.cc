@@ -92,7 +92,8 @@ std::int64_t available_memory_bytes() {
 }
 
 Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
-                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes) {
+                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes,
+                             std::optional<std::int64_t> weight_bytes) {
   Sizing sizing;
   TANDEM_ASSIGN(sizing.max_model_len, context_length(config, model));
   const auto block_bytes = static_cast<std::int64_t>(kv::total_bytes(one_block));
@@ -109,8 +110,8 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
   } else {
     const std::int64_t all_requests = times(config.max_num_seqs, one_request);
     const auto share = static_cast<std::int64_t>(utilization * static_cast<double>(memory_bytes));
-    const std::int64_t room =
-        (share - estimated_weight_bytes(model, config) - estimated_activation_bytes(model, config)) / num_ranks;
+    const std::int64_t weights = weight_bytes.value_or(estimated_weight_bytes(model, config));
+    const std::int64_t room = (share - weights - estimated_activation_bytes(model, config)) / num_ranks;
     bytes = std::min(room, all_requests);
     if (!config.memory_utilization) {
       const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare) / num_ranks;

@@ -47,7 +47,10 @@ struct KvTransferConfig {
 };
 
 enum class DType { kAuto, kBfloat16, kFloat32 };
-enum class Quantization { kNone, kW8A8 };
+/// --quantization. kAuto: what the checkpoint says; kW8A8: int8 made at load; the others: how the checkpoint must be.
+enum class Quantization { kAuto, kNone, kW8A8, kAscend, kCompressedTensors, kGptq, kAwq, kFp8 };
+/// "w8a8", "ascend"; "auto" for kAuto.
+std::string_view quantization_name(Quantization quantization);
 enum class LoadFormat { kAuto, kStub };
 enum class Scheduling { kFcfs, kPriority };
 enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
@@ -96,7 +99,7 @@ struct ServeConfig {
   std::string tokenizer;                        ///< tokenizer.json or a folder with one; empty: the model's own
   std::vector<std::string> served_model_names;  ///< never empty; the first one is canonical
   DType dtype = DType::kAuto;
-  Quantization quantization = Quantization::kNone;
+  Quantization quantization = Quantization::kAuto;
   LoadFormat load_format = LoadFormat::kAuto;
   std::string hf_overrides = "{}";         ///< JSON object; --rope-scaling and --rope-theta are merged in
   std::string generation_config = "auto";  ///< "auto", "vllm" (constants only), or a folder

@@ -52,6 +52,15 @@ Result<void> read_overrides(const std::string& text, GenerationOverrides& overri
   return {};
 }
 
+/// Also the names under which vLLM chooses its fast kernels.
+std::vector<std::pair<std::string_view, Quantization>> quantization_choices() {
+  return {{"none", Quantization::kNone},     {"w8a8", Quantization::kW8A8},
+          {"ascend", Quantization::kAscend}, {"compressed-tensors", Quantization::kCompressedTensors},
+          {"gptq", Quantization::kGptq},     {"gptq_marlin", Quantization::kGptq},
+          {"awq", Quantization::kAwq},       {"awq_marlin", Quantization::kAwq},
+          {"fp8", Quantization::kFp8}};
+}
+
 Result<std::string> log_level_name(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return parse_choice<std::string>(text, {{"debug", "debug"},
@@ -63,6 +72,12 @@ Result<std::string> log_level_name(std::string text) {
 }
 
 }  // namespace
+
+std::string_view quantization_name(Quantization quantization) {
+  for (const auto& [name, value] : quantization_choices())
+    if (value == quantization) return name;
+  return "auto";
+}
 
 ServeOptions::ServeOptions(FlagList& flags) {
   add_model(flags);
@@ -96,9 +111,10 @@ void ServeOptions::add_model(FlagList& flags) {
               return {};
             });
   flags
-      .one("--quantization", "METHOD", "w8a8: int8 weights and activations, made at load", "none",
-           choice_into<Quantization>(config_.quantization,
-                                     {{"none", Quantization::kNone}, {"w8a8", Quantization::kW8A8}}))
+      .one("--quantization", "METHOD",
+           "w8a8: int8 weights and activations, made at load; or how the checkpoint is quantised: ascend "
+           "(msModelSlim), compressed-tensors, gptq, awq, fp8; none: it is not",
+           "what the checkpoint says", choice_into<Quantization>(config_.quantization, quantization_choices()))
       .short_form("-q")
       .nullable();
   flags.one("--load-format", "FORMAT", "auto, or stub: a scripted worker in place of a model, for tests", "auto",

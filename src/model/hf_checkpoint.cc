@@ -126,14 +126,12 @@ class HfCheckpoint : public Checkpoint {
   Result<void> check_quantised() {
     // A rotated model has a head of its own even if the float model's was tied to the embedding.
     if (index_.contains(kHeadName)) config_.tie_word_embeddings = false;
-    for (const TensorSpec& spec : expected_tensors(config_)) {
-      if (spec.role == TensorRole::kBias && has_no_own_bias(spec)) continue;
+    const auto find = [&](const TensorSpec& spec) -> Result<void> {
+      if (spec.role == TensorRole::kBias && has_no_own_bias(spec)) return {};
       TANDEM_TRY(tensor(spec.name, spec.rows, spec.cols));
-    }
-    index_.warn_unknown(config_, [&](std::string_view name) {
-      return format_->uses(name) && name.find("kv_cache_") == std::string_view::npos;
-    });
-    return {};
+      return {};
+    };
+    return index_.check(config_, find, [&](std::string_view name) { return format_->uses(name); });
   }
 
   // Static modules of msModelSlim have their bias among their integers; the float one may be left out.

@@ -114,6 +114,18 @@ Result<TensorView> TensorIndex::view(std::string_view name, std::int64_t rows, s
 }
 
 Result<void> TensorIndex::check(const ModelConfig& config) const {
+  const auto find_view = [&](const TensorSpec& spec) -> Result<void> {
+    TANDEM_TRY(view(spec.name, spec.rows, spec.cols));
+    return {};
+  };
+  TANDEM_TRY(check(config, find_view, [](std::string_view) { return false; }));
+  if (config.tie_word_embeddings && contains(kHeadName)) compare_tied_head(config);
+  return {};
+}
+
+Result<void> TensorIndex::check(const ModelConfig& config,
+                                const std::function<Result<void>(const TensorSpec& spec)>& find,
+                                const std::function<bool(std::string_view name)>& used) const {
   // Qwen3-MoE has none; a model that does has them in every token's sum.
   for (const auto& [name, entry] : tensors_)
     if (name.find(".mlp.shared_expert") != std::string::npos)
@@ -121,9 +133,8 @@ Result<void> TensorIndex::check(const ModelConfig& config) const {
           Code::kUnsupported,
           fmt::format("{}: tensor '{}' is a shared expert's; {} has none, and models with one are not supported",
                       entry.file, entry.tensor.stored_name, config.architecture));
-  for (const TensorSpec& spec : expected_tensors(config)) TANDEM_TRY(view(spec.name, spec.rows, spec.cols));
-  warn_unknown(config, [](std::string_view) { return false; });
-  if (config.tie_word_embeddings && contains(kHeadName)) compare_tied_head(config);
+  for (const TensorSpec& spec : expected_tensors(config)) TANDEM_TRY(find(spec));
+  warn_unknown(config, used);
   return {};
 }
 

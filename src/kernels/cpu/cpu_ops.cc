@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <vector>
 
 #include "base/quantise.h"
@@ -49,7 +48,7 @@ void prepare_row(const KernelTable& table, const CpuPackedLinear& weights, const
       table.prepare_bf16(x, weights.in_features(), weights.k_padded(), out);
       break;
     case WeightType::kInt8:
-      if (const std::optional<StaticInput>& input = weights.static_input()) {
+      if (const auto& input = weights.static_input()) {
         const StaticQuantiser how{input->scale, input->offset, input->zero_point};
         table.prepare_static(x, weights.in_features(), weights.k_padded(), how, out, scale);
       } else {
@@ -149,6 +148,8 @@ const CpuPackedLinear* own_weights(const PackedLinear* weights) {
   return packed;
 }
 
+bool is_joined(const PackedLinear* weights) { return dynamic_cast<const JoinedLinear*>(weights) != nullptr; }
+
 /// Rows of one group that go through its panels together. The panels of all pieces in a row are the work of a
 /// grouped_linear(); a thread takes a stretch of it, whatever groups that touches.
 struct Piece {
@@ -183,46 +184,6 @@ Range panels_between(const Piece& piece, std::int64_t begin, std::int64_t end) {
     return std::clamp<std::int64_t>(cost <= piece.cost_before ? 0 : panel, 0, piece.weights->num_panels());
   };
   return {first_from(begin), first_from(end)};
-}
-
-/// A grouped_linear() of layers with the same shape, none of them joined.
-void run_groups(ThreadTeam& team, const KernelTable& table, std::span<const RowGroup> groups, const float* const* x,
-                float* y, std::int64_t ldy) {
-  std::size_t stride = 0;
-  std::int64_t rows = 0;
-  std::vector<const CpuPackedLinear*> row_weights;  // of each row
-  for (const RowGroup& group : groups) {
-    const CpuPackedLinear* weights = own_weights(group.weights);
-    TANDEM_ASSERT(weights->in_features() == groups[0].weights->in_features() &&
-                      weights->out_features() == groups[0].weights->out_features(),
-                  "the groups of a grouped linear layer have one shape");
-    stride = std::max(stride, prepared_stride(table, *weights));
-    rows += group.num_rows;
-    row_weights.insert(row_weights.end(), static_cast<std::size_t>(group.num_rows), weights);
-  }
-  if (rows <= 0) return;
-  const std::int64_t k = groups[0].weights->in_features();
-  std::byte* data = team.scratch(static_cast<std::size_t>(rows) * (stride + sizeof(float)));
-  auto* scales = reinterpret_cast<float*>(data + static_cast<std::size_t>(rows) * stride);
-  const Prepared prepared{data, stride, scales};
-  for_rows(team, rows, k, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row)
-      prepare_row(table, *row_weights[static_cast<std::size_t>(row)], x[row],
-                  data + static_cast<std::size_t>(row) * stride, scales + row);
-  });
-  const std::vector<Piece> pieces = cut_into_pieces(groups, rows_of_a_block(stride));
-  const Piece& last = pieces.back();
-  const std::int64_t cost = last.cost_before + last.panel_cost * last.weights->num_panels();
-  const auto run_between = [&](std::int64_t begin, std::int64_t end) {
-    for (const Piece& piece : pieces)
-      run_share(table, piece.weights->type(), gemm_args(*piece.weights, prepared, y, ldy), prepared,
-                {piece.rows, panels_between(piece, begin, end)});
-  };
-  if (team.size() == 1 || rows * k * last.weights->num_panels() * kPanel < kInlineProducts) {
-    run_between(0, cost);
-    return;
-  }
-  team.run([&](int thread) { run_between(cost * thread / team.size(), cost * (thread + 1) / team.size()); });
 }
 
 void store_vector(const KernelTable& table, const PagedKv& cache, const float* from, std::byte* to) {
@@ -289,33 +250,60 @@ void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* 
 
 void CpuOps::grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
                             std::int64_t ldy) const {
-  // A layer whose parts differ in type is a call of its own for each part; the groups between them stay together.
-  std::size_t begin = 0;
-  std::int64_t rows = 0;  // of groups[begin, i)
-  const auto flush = [&](std::size_t end) {
-    run_groups(team, table_, groups.subspan(begin, end - begin), x, y, ldy);
-    x += rows;
-    y += rows * ldy;
-    rows = 0;
-    begin = end + 1;
-  };
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const auto* joined = dynamic_cast<const JoinedLinear*>(groups[i].weights);
-    if (joined == nullptr) {
-      rows += groups[i].num_rows;
-      continue;
-    }
-    flush(i);
-    float* columns = y;
-    for (const auto& part : joined->parts()) {
-      const RowGroup group{part.get(), groups[i].num_rows};
-      run_groups(team, table_, std::span(&group, 1), x, columns, ldy);
-      columns += part->out_features();
-    }
-    x += groups[i].num_rows;
-    y += groups[i].num_rows * ldy;
+  if (std::any_of(groups.begin(), groups.end(), [](const RowGroup& group) { return is_joined(group.weights); }))
+    return grouped_joined(team, groups, x, y, ldy);
+  std::size_t stride = 0;
+  std::int64_t rows = 0;
+  std::vector<const CpuPackedLinear*> row_weights;  // of each row
+  for (const RowGroup& group : groups) {
+    const CpuPackedLinear* weights = own_weights(group.weights);
+    TANDEM_ASSERT(weights->in_features() == groups[0].weights->in_features() &&
+                      weights->out_features() == groups[0].weights->out_features(),
+                  "the groups of a grouped linear layer have one shape");
+    stride = std::max(stride, prepared_stride(table_, *weights));
+    rows += group.num_rows;
+    row_weights.insert(row_weights.end(), static_cast<std::size_t>(group.num_rows), weights);
   }
-  flush(groups.size());
+  if (rows <= 0) return;
+  const std::int64_t k = groups[0].weights->in_features();
+  std::byte* data = team.scratch(static_cast<std::size_t>(rows) * (stride + sizeof(float)));
+  auto* scales = reinterpret_cast<float*>(data + static_cast<std::size_t>(rows) * stride);
+  const Prepared prepared{data, stride, scales};
+  for_rows(team, rows, k, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      prepare_row(table_, *row_weights[static_cast<std::size_t>(row)], x[row],
+                  data + static_cast<std::size_t>(row) * stride, scales + row);
+  });
+  const std::vector<Piece> pieces = cut_into_pieces(groups, rows_of_a_block(stride));
+  const Piece& last = pieces.back();
+  const std::int64_t cost = last.cost_before + last.panel_cost * last.weights->num_panels();
+  const auto run_between = [&](std::int64_t begin, std::int64_t end) {
+    for (const Piece& piece : pieces)
+      run_share(table_, piece.weights->type(), gemm_args(*piece.weights, prepared, y, ldy), prepared,
+                {piece.rows, panels_between(piece, begin, end)});
+  };
+  if (team.size() == 1 || rows * k * last.weights->num_panels() * kPanel < kInlineProducts) {
+    run_between(0, cost);
+    return;
+  }
+  team.run([&](int thread) { run_between(cost * thread / team.size(), cost * (thread + 1) / team.size()); });
+}
+
+// Experts whose gate and up differ in type or input scale are rare: group by group, part by part.
+void CpuOps::grouped_joined(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
+                            std::int64_t ldy) const {
+  for (const RowGroup& group : groups) {
+    float* out = y;
+    const auto* joined = dynamic_cast<const JoinedLinear*>(group.weights);
+    const std::size_t parts = joined == nullptr ? 1 : joined->parts().size();
+    for (std::size_t i = 0; i < parts; ++i) {
+      const RowGroup part{joined == nullptr ? group.weights : joined->parts()[i].get(), group.num_rows};
+      grouped_linear(team, std::span(&part, 1), x, out, ldy);
+      out += part.weights->out_features();
+    }
+    x += group.num_rows;
+    y += group.num_rows * ldy;
+  }
 }
 
 void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias,

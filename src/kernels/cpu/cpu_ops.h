@@ -38,6 +38,9 @@ class CpuOps final : public Ops {
                  std::int64_t ldo) const override;
 
  private:
+  void grouped_joined(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
+                      std::int64_t ldy) const;
+
   Isa isa_;
   const KernelTable& table_;
 };

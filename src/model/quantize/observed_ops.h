@@ -45,8 +45,12 @@ class ObservedOps final : public kernels::Ops {
   void grouped_linear(kernels::ThreadTeam& team, std::span<const kernels::RowGroup> groups, const float* const* x,
                       float* y, std::int64_t ldy) const override {
     const float* const* row = x;
-    for (const kernels::RowGroup& group : groups)
-      for (std::int64_t i = 0; i < group.num_rows; ++i) hook_(*group.weights, *row++, group.weights->in_features(), 1);
+    for (const kernels::RowGroup& group : groups) {
+      const std::int64_t cols = group.weights->in_features();
+      std::vector<float> rows;
+      for (std::int64_t i = 0; i < group.num_rows; ++i, ++row) rows.insert(rows.end(), *row, *row + cols);
+      hook_(*group.weights, rows.data(), cols, group.num_rows);
+    }
     ops_.grouped_linear(team, groups, x, y, ldy);
   }
   void choose_experts(kernels::ThreadTeam& team, const float* logits, std::int64_t rows, std::int32_t num_experts,
