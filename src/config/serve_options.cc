@@ -320,7 +320,7 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   finish_planned_decodes(notes);
   TANDEM_TRY(merge_hf_overrides());
-  TANDEM_TRY(finish_parallel());
+  TANDEM_TRY(finish_parallel(environment));
   TANDEM_TRY(read_environment(environment));
   if (auto checked = check_cpu_lists(config_.cpu_binding.lists, config_.tensor_parallel_size); !checked)
     return checked.error().context(binding_given_ ? "argument --cpu-bind"
