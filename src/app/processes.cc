@@ -125,7 +125,8 @@ Result<model::ExpertPlacement> Processes::wait_for_all() {
 
 api::InstanceView Processes::view() const {
   api::InstanceView view;
-  if (together_) view.incomplete = cluster_->complete();
+  if (together_ || !all_served_) view.incomplete = cluster_->complete();
+  bool all_serve = true;
   for (const comm::Cluster::Process& process : cluster_->processes()) {
     if (process.info.first_rank == 0) continue;
     api::OtherProcess other;
@@ -134,10 +135,12 @@ api::InstanceView Processes::view() const {
     other.num_ranks = process.info.num_ranks;
     other.endpoint.host = process.info.host;
     other.serving = process.present && process.serving && read_api_details(process.info.details, other).has_value();
-    if (together_ && view.incomplete.ok() && !other.serving)
+    if (!other.serving) all_serve = false;
+    if (view.incomplete.ok() && !other.serving && (together_ || !all_served_))
       view.incomplete = Status(Code::kUnavailable, other.name + " does not answer requests yet", Scope::kPeer);
     view.others.push_back(std::move(other));
   }
+  if (all_serve && view.incomplete.ok()) all_served_ = true;
   return view;
 }
 

@@ -3,6 +3,7 @@
 // what it tells the others, and what the first one knows of them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -45,6 +46,8 @@ class Processes {
   std::int32_t total_ranks_ = 1;
   std::int32_t tensor_parallel_ = 1;
   bool together_ = false;
+  /// The instance was complete once. Before, nobody is answered; later, without common steps, a process may be missing.
+  mutable std::atomic<bool> all_served_{false};
   std::string token_;
   std::unique_ptr<comm::Cluster> cluster_;
 };
