@@ -29,12 +29,13 @@ Context::Context(const config::ServeConfig& serve_config, ServiceParts service_p
                    longest_token_bytes(parts.tokenizer.get()) * kNormalizerSlack;
   if (!parts.instance_view) return;
   const config::DataParallel& data = config.data_parallel;
-  front = std::make_shared<Front>(Front::Options{.view = parts.instance_view,
-                                                 .num_own_ranks = data.local,
-                                                 .num_ranks = data.size,
-                                                 .block_size = config.block_size,
-                                                 .blocks_per_rank = engine().stats().num_blocks / data.local,
-                                                 .max_num_seqs = config.max_num_seqs});
+  front =
+      std::make_shared<Front>(Front::Options{.view = parts.instance_view,
+                                             .num_own_ranks = data.local,
+                                             .num_ranks = data.size,
+                                             .block_size = config.block_size,
+                                             .blocks_per_rank = std::max(1, engine().stats().num_blocks / data.local),
+                                             .max_num_seqs = config.max_num_seqs});
 }
 
 bool Context::knows_model(const std::string& name) const {
