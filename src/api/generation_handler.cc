@@ -7,6 +7,7 @@
 
 #include "api/answer.h"
 #include "api/aside.h"
+#include "api/front.h"
 #include "api/generation.h"
 #include "api/handlers.h"
 #include "api/request.h"
@@ -265,6 +266,21 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool
   }
   (*job)->received = received;
   log_request(*context, **job);
+  if (context->front) {
+    auto place = context->front->place(**job, context->engine().rank_loads());
+    if (!place) {
+      const Refusal& refusal = place.error();
+      net::HttpResponse response = error_response(refusal);
+      co_await send(context, exchange, std::move(response));
+      co_return;
+    }
+    if (*place) {
+      ++context->in_flight;
+      co_await context->front->forward(exchange, std::move(**place), std::move(**job));
+      --context->in_flight;
+      co_return;
+    }
+  }
   const auto answering = std::make_shared<Answering>(context, exchange, std::move(**job));
   co_await answering->run();
 }

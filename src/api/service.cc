@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/service.h"
 
+#include "api/front.h"
 #include "api/handlers.h"
 #include "api/refusal.h"
 #include "base/log.h"
@@ -30,6 +31,15 @@ net::Task<void> handle_preflight(ContextPtr, ExchangePtr exchange) {
 
 /// Keeps what a library throws inside this part: the client gets a 500, or a broken stream if it already has a head.
 net::Task<void> guarded(Endpoint endpoint, ContextPtr context, ExchangePtr exchange) {
+  if (!context->parts.bearer.empty() &&
+      exchange->request().headers.find("authorization") != "Bearer " + context->parts.bearer) {
+    const Refusal refusal(401, "AuthenticationError",
+                          "this is a process behind the first one of its instance; ask that one");
+    net::HttpResponse response = error_response(refusal);
+    const auto sent = co_await exchange->respond(std::move(response));
+    if (!sent) log::debug("{}: {}", exchange->request().path, sent.error().message());
+    co_return;
+  }
   std::string thrown;
   try {
     co_await endpoint(context, exchange);
@@ -43,6 +53,13 @@ net::Task<void> guarded(Endpoint endpoint, ContextPtr context, ExchangePtr excha
     co_return;
   }
   const Refusal refusal(500, "InternalServerError", thrown);
+  net::HttpResponse response = error_response(refusal);
+  const auto sent = co_await exchange->respond(std::move(response));
+  if (!sent) log::debug("{}: {}", exchange->request().path, sent.error().message());
+}
+
+net::Task<void> refuse_starting(std::function<std::string()> waiting_for, ExchangePtr exchange) {
+  const Refusal refusal(503, "ServiceUnavailableError", "the instance is starting: " + waiting_for());
   net::HttpResponse response = error_response(refusal);
   const auto sent = co_await exchange->respond(std::move(response));
   if (!sent) log::debug("{}: {}", exchange->request().path, sent.error().message());
@@ -88,6 +105,18 @@ void Service::install(net::HttpServer& server) {
       return guarded(handle_preflight, context, std::move(exchange));
     });
   }
+}
+
+void install_starting(net::HttpServer& server, std::function<std::string()> waiting_for) {
+  server.error_body(error_body_for_status);
+  for (const Route& route : kRoutes) {
+    server.route(route.method, route.path,
+                 [waiting_for](ExchangePtr exchange) { return refuse_starting(waiting_for, std::move(exchange)); });
+  }
+}
+
+void Service::instance_changed() {
+  if (context_->front) context_->front->instance_changed();
 }
 
 }  // namespace tandem::api

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -46,6 +47,8 @@ class ServeSession {
 
   Result<void> run() {
     TANDEM_TRY(reserve_ports());
+    make_server();
+    TANDEM_TRY(answer_while_loading());
     wait_for_signal();
     loader_ = std::thread([this] { load(); });
     io_.run();
@@ -59,6 +62,8 @@ class ServeSession {
  private:
   Result<void> reserve_ports() {
     auto http = PortReservation::reserve(config_.host, config_.port);
+    // Nobody but the first process asks for the port of another one, and it is told which it is.
+    if (!http && config_.data_parallel.headless) http = PortReservation::reserve(config_.host, 0);
     if (!http) return http.error();
     http_port_.emplace(std::move(*http));
     if (!config_.kv_transfer || !config_.kv_transfer->listens() || config_.kv_transfer->port == 0) return {};
@@ -74,6 +79,35 @@ class ServeSession {
       kv_ports_.push_back(std::move(*port));
     }
     return {};
+  }
+
+  void make_server() {
+    net::ServerLimits limits;
+    limits.max_body_bytes = kMaxBodyBytes;
+    server_ = net::HttpServer::create(io_.get_executor(), limits);
+  }
+
+  /// The first of several processes waits for the others, perhaps for long: it says so to whoever asks.
+  Result<void> answer_while_loading() {
+    if (config_.data_parallel.one_process() || config_.data_parallel.headless) return {};
+    api::install_starting(*server_, [this] {
+      const auto processes = this->processes();
+      if (!processes) return std::string("the model is being opened");
+      const Status complete = processes->cluster().complete();
+      return complete.ok() ? std::string("warming up") : complete.message();
+    });
+    return listen();
+  }
+
+  Result<void> listen() {
+    TANDEM_ASSIGN(listening_port_, server_->listen(config_.host, http_port_->port()));
+    http_port_->release();
+    return {};
+  }
+
+  std::shared_ptr<Processes> processes() {
+    const std::scoped_lock lock(processes_mutex_);
+    return processes_;
   }
 
   void wait_for_signal() {
@@ -92,7 +126,19 @@ class ServeSession {
 
   /// On the loader's thread.
   void load() {
-    auto instance = Instance::load(config_, [this] { kv_ports_.clear(); });
+    Instance::Hooks hooks;
+    hooks.before_transfer = [this] { kv_ports_.clear(); };
+    hooks.on_processes = [this](std::shared_ptr<Processes> processes) {
+      const std::scoped_lock lock(processes_mutex_);
+      processes_ = std::move(processes);
+    };
+    hooks.processes_changed = [this] {
+      asio::post(io_, [this] {
+        if (service_) service_->instance_changed();
+      });
+    };
+    hooks.http_port = http_port_->port();
+    auto instance = Instance::load(config_, hooks);
     auto loaded = std::make_shared<Result<std::unique_ptr<Instance>>>(std::move(instance));
     asio::post(io_, [this, loaded] { on_loaded(std::move(*loaded)); });
   }
@@ -103,20 +149,19 @@ class ServeSession {
       return;
     }
     instance_ = std::move(*loaded);
-    net::ServerLimits limits;
-    limits.max_body_bytes = kMaxBodyBytes;
-    server_ = net::HttpServer::create(io_.get_executor(), limits);
     service_.emplace(config_, instance_->service_parts());
     service_->install(*server_);
-    auto port = server_->listen(config_.host, http_port_->port());
-    http_port_->release();
-    if (!port) {
-      fail(port.error());
-      return;
+    if (listening_port_ == 0) {
+      if (const auto listening = listen(); !listening) {
+        fail(listening.error());
+        return;
+      }
     }
+    if (instance_->processes()) instance_->processes()->cluster().serving();
     ready_ = true;
     watch_health();
-    log::info("Starting Tandem API server on http://{}:{}", config_.host.empty() ? "0.0.0.0" : config_.host, *port);
+    log::info("Starting Tandem {} server on http://{}:{}", config_.data_parallel.headless ? "internal API" : "API",
+              config_.host.empty() ? "0.0.0.0" : config_.host, listening_port_);
     log::info("Application startup complete.");
   }
 
@@ -126,6 +171,11 @@ class ServeSession {
     health_.async_wait([this](const boost::system::error_code& error) {
       if (error || stopping_) return;
       const auto now = std::chrono::steady_clock::now();
+      if (instance_->processes() && !instance_->processes()->cluster().failure().ok()) {
+        outcome_ = instance_->processes()->cluster().failure();
+        begin_stop();
+        return;
+      }
       if (instance_->engine().healthy()) {
         sick_since_.reset();
       } else if (!sick_since_) {
@@ -161,6 +211,9 @@ class ServeSession {
   std::vector<PortReservation> kv_ports_;
   std::unique_ptr<net::HttpServer> server_;
   std::optional<api::Service> service_;
+  std::mutex processes_mutex_;
+  std::shared_ptr<Processes> processes_;  // guarded by processes_mutex_
+  std::uint16_t listening_port_ = 0;      ///< 0: not yet
   std::thread loader_;
   std::thread stopper_;
   std::optional<std::chrono::steady_clock::time_point> sick_since_;

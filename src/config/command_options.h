@@ -40,13 +40,15 @@ class ServeOptions {
   Result<void> read_compilation_config(const std::string& text, std::vector<std::string>& notes);
   void finish_planned_decodes(std::vector<std::string>& notes);
   Result<void> merge_hf_overrides();
-  Result<void> finish_parallel();
+  Result<void> finish_parallel(const Environment& environment);
+  Result<void> take_place_in_slurm(const Environment& environment);
   Result<void> read_environment(const Environment& environment);
 
   ServeConfig config_;
   std::string model_flag_;
   std::optional<std::int32_t> max_num_seqs_;
-  std::optional<std::int32_t> data_parallel_local_;
+  std::optional<std::int32_t> data_parallel_local_, data_parallel_start_rank_;
+  std::optional<std::string> data_parallel_address_;
   std::optional<std::string> rope_scaling_;
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;

@@ -335,7 +335,7 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
   if (config_.enable_auto_tool_choice && config_.tool_format == ToolFormat::kNone)
     return invalid("--enable-auto-tool-choice requires --tool-call-parser (hermes, qwen3_coder or llama3_json)");
   TANDEM_TRY(merge_hf_overrides());
-  TANDEM_TRY(finish_parallel());
+  TANDEM_TRY(finish_parallel(environment));
   TANDEM_TRY(read_environment(environment));
   if (auto checked = check_cpu_lists(config_.cpu_binding.lists, config_.tensor_parallel_size); !checked)
     return checked.error().context(binding_given_ ? "argument --cpu-bind"

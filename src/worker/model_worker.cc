@@ -15,7 +15,8 @@
 namespace tandem::worker {
 namespace {
 
-/// A budget of 32k tokens is common; computing them all would make a start wait for half a minute and warm nothing more.
+/// A budget of 32k tokens is common; computing them all would make a start wait for half a minute and warm nothing
+/// more.
 constexpr std::int64_t kWarmUpTokens = 2048;
 /// Long enough that a lone sequence's attention is shared between threads.
 constexpr std::int64_t kLongPosition = 4096;
@@ -39,7 +40,8 @@ Result<std::unique_ptr<ModelWorker>> ModelWorker::create(const model::Checkpoint
   std::unique_ptr<ModelWorker> worker(new ModelWorker(std::move(options)));
   ModelWorker* self = worker.get();
   TANDEM_TRY(worker->runner_.launch([&] { return self->start(checkpoint, progress); },
-                                    [self](const StepPlan& plan, const std::stop_token&) { return self->step(plan); }));
+                                    [self](const StepPlan& plan, const std::stop_token&) { return self->step(plan); },
+                                    self->options_.model.experts.group));
   return worker;
 }
 
@@ -54,7 +56,19 @@ Result<void> ModelWorker::start(const model::Checkpoint& checkpoint, const std::
   samplers_.resize(num_threads);
   TANDEM_ASSIGN(model_, model::Model::load(checkpoint, options_.model, *team_, progress));
   TANDEM_TRY(make_cache());
-  return warm_up();
+  return warm_up_together();
+}
+
+/// Every step is one of all processes, the warm-up's too: processes that have none of it now take part in it as in any
+/// other.
+Result<void> ModelWorker::warm_up_together() {
+  if (options_.model.experts.group == nullptr) return warm_up();
+  while (true) {
+    TANDEM_TRY(options_.enter_group());
+    Result<void> warm = warm_up();
+    if (warm || warm.error().scope() != Scope::kPeer) return warm;
+    log::warning("warm-up is begun again: {}", warm.error().message());
+  }
 }
 
 Result<void> ModelWorker::make_cache() {
@@ -133,6 +147,7 @@ Result<void> ModelWorker::plan_decodes() {
 }
 
 Result<StepResult> ModelWorker::step(const StepPlan& plan) {
+  if (options_.model.experts.group != nullptr) TANDEM_TRY(options_.model.experts.group->start_step());
   inputs_.clear();
   sampling_.clear();
   for (const auto& sequence : plan.sequences) {

@@ -37,6 +37,9 @@ struct ModelWorkerOptions {
   std::int32_t max_num_batched_tokens = 512;
   /// Steps of up to so many sequences with one token each allocate nothing but their result; at most num_blocks.
   std::int32_t planned_decodes = 0;
+  /// With experts spread over processes (model.experts.group): called on the runner thread once the model is loaded,
+  /// and again if a process is lost before the warm-up is over; returns when all processes can run steps.
+  std::function<Result<void>()> enter_group;
 };
 
 /// How many KV blocks fit `bytes`. `one_block`: the ranks' layouts for one block.
@@ -63,6 +66,7 @@ class ModelWorker final : public Worker {
   Result<void> start(const model::Checkpoint& checkpoint, const std::function<void(double)>& progress);
   Result<void> make_cache();
   Result<void> warm_up();
+  Result<void> warm_up_together();
   Result<void> plan_decodes();
   Result<StepResult> step(const StepPlan& plan);
   void sample(StepResult& result);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/group.h"
 #include "worker/worker.h"
 
 namespace tandem::worker {
@@ -28,8 +29,9 @@ class RunnerThread {
   RunnerThread(const RunnerThread&) = delete;
   RunnerThread& operator=(const RunnerThread&) = delete;
 
-  /// Starts the thread and waits until `start` has returned; gives back its result. Once only.
-  Result<void> launch(Start start, Step step);
+  /// Starts the thread and waits until `start` has returned; gives back its result. Once only. With a `group` (which
+  /// must outlive this) steps that other processes begin are run too, with a plan without sequences.
+  Result<void> launch(Start start, Step step, comm::Group* group = nullptr);
   /// As Worker::submit. A third plan is a mistake of the caller.
   void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done);
 
@@ -39,11 +41,13 @@ class RunnerThread {
     std::function<void(Result<StepResult>)> done;
   };
   void run(const std::stop_token& stop, const Step& step);
+  bool wait_for_plan(std::unique_lock<std::mutex>& lock, const std::stop_token& stop, const Step& step);
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Job> queue_;  // guarded by mutex_; room for kMaxPlans is taken at launch
   bool running_ = false;    // guarded by mutex_
+  comm::Group* group_ = nullptr;
   std::jthread thread_;
 };
 
