@@ -168,7 +168,7 @@ def start_scripts(stack, example, log):
     """The four scripts, each in its namespace, and the proxy's here."""
     stack.enter_context(namespaces(EXAMPLES[example]["nodes"]))
     started = stack.enter_context(Started(log))
-    path = f"{pathlib.Path(tandem.BINARY).resolve().parent}:{os.environ['PATH']}"
+    path = f"{pathlib.Path(tandem.BINARY).absolute().parent}:{os.environ['PATH']}"
     folder = f"examples/qwen3-moe-{example}"
     for node, name in enumerate(["prefill-1", "prefill-2", "decode-1", "decode-2"], start=1):
         started.start("ip", "netns", "exec", namespace(node), "bash", f"{folder}/{name}.sh", environment={"PATH": path})
