@@ -135,7 +135,7 @@ class Started:
     def start(self, *command, environment=None):
         self.processes.append(subprocess.Popen(
             [str(part) for part in command], stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            cwd=tandem.ROOT, env={**os.environ, **(environment or {})}))
+            cwd=tandem.ROOT, env={**os.environ, **(environment or {})}, start_new_session=True))
 
     def check(self):
         for process in self.processes:
@@ -147,7 +147,7 @@ class Started:
     def __exit__(self, *_):
         for process in self.processes:
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                os.killpg(process.pid, signal.SIGINT)
         for process in self.processes:
             try:
                 process.wait(60)
