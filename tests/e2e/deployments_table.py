@@ -106,6 +106,7 @@ def namespaces(count):
     def remove():
         for node in range(1, count + 1):
             ip("netns", "delete", namespace(node), check=False)
+            ip("link", "delete", namespace(node), check=False)  # stays if somebody is still in the namespace
         ip("link", "delete", "tdc0000000", check=False)
 
     remove()
