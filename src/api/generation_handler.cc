@@ -269,8 +269,7 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool
   if (context->front) {
     auto place = context->front->place(**job, context->engine().rank_loads());
     if (!place) {
-      const Refusal& refusal = place.error();
-      net::HttpResponse response = error_response(refusal);
+      net::HttpResponse response = error_response(place.error());
       co_await send(context, exchange, std::move(response));
       co_return;
     }
