@@ -188,7 +188,8 @@ TEST_P(EngineRanksTest, AStepThatFailsFailsThoseInItAndNobodyElse) {
   instance_.gate.open();
   for (const std::int32_t rank : {0, 1}) collectors[static_cast<std::size_t>(rank)].last();
   std::set<std::uint64_t> in_it;  // planned ahead it may have been made before the second one came
-  for (const worker::SequencePlan& sequence : plans().at(1).sequences) in_it.insert(sequence.sequence % 3);
+  const worker::StepPlan failed = plans().at(1);
+  for (const worker::SequencePlan& sequence : failed.sequences) in_it.insert(sequence.sequence % 3);
   EXPECT_GE(in_it.size(), GetParam() ? 1U : 2U);
   for (const std::int32_t rank : {0, 1}) {
     Collector& collector = collectors[static_cast<std::size_t>(rank)];
