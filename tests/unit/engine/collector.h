@@ -77,6 +77,10 @@ class Collector {
     const std::lock_guard lock(state_->mutex);
     return state_->tokens;
   }
+  std::vector<Output> all() {
+    const std::lock_guard lock(state_->mutex);
+    return state_->outputs;
+  }
   std::string text() {
     const std::lock_guard lock(state_->mutex);
     return state_->text;
