@@ -18,7 +18,8 @@ SchedulerOptions scheduler_options(const EngineOptions& options, std::int32_t bl
           .max_num_batched_tokens = options.max_num_batched_tokens,
           .long_prefill_token_threshold = options.long_prefill_token_threshold,
           .enable_prefix_caching = options.enable_prefix_caching,
-          .policy = options.policy};
+          .policy = options.policy,
+          .run_ahead = options.async_scheduling};
 }
 
 /// One counter for each block of the rank's share.
@@ -62,13 +63,17 @@ void EngineCore::on(SubmitCommand command) {
   request.suppressed = ids_suppressed_before_min_tokens(*request.request.sampling, options_.eos_token_ids);
   if (env_.tokenizer) request.text.emplace(env_.tokenizer, request.request.sampling, prompt);
   requests_.emplace(request.handle, std::move(owned));
-  scheduler_.add({.id = request.handle,
-                  .prompt = std::move(prompt),
-                  .priority = request.request.priority,
-                  .arrival = request.request.arrival,
-                  .cache_salt = request.request.cache_salt,
-                  .remote_prefill = kv_comes(request),
-                  .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
+  scheduler_.add(
+      {.id = request.handle,
+       .prompt = std::move(prompt),
+       .priority = request.request.priority,
+       .arrival = request.request.arrival,
+       .cache_salt = request.request.cache_salt,
+       .remote_prefill = kv_comes(request),
+       .max_tokens = request.request.grammar != nullptr
+                         ? 0  // what may come next depends on each token
+                         : std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_),
+       .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
   if (const Status begun = begin_grammar(request); !begun.ok()) return fail(request, begun);
@@ -96,6 +101,7 @@ void EngineCore::reset_prefix_cache() {
   changed_ = true;
   const bool reset = pool_.reset_prefix_cache();
   TANDEM_ASSERT(reset, "no block is in use");
+  publish();  // before the answer, so that who has it sees the blocks free
 }
 
 void EngineCore::stop() {
@@ -152,18 +158,22 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
 
 worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
-  const auto first = tokens.begin() + scheduled.first_position;
   worker::SequencePlan plan;
   plan.sequence = scheduled.id;
-  plan.tokens.assign(first, first + scheduled.num_tokens);
+  if (scheduled.sampled_before) {
+    plan.tokens = {worker::kSampledBefore};
+  } else {
+    const auto first = tokens.begin() + scheduled.first_position;
+    plan.tokens.assign(first, first + scheduled.num_tokens);
+  }
   plan.first_position = scheduled.first_position;
   plan.block_table = scheduler_.block_table(scheduled.id);
   plan.sample = scheduled.sample;
-  plan.num_output_tokens = static_cast<std::int32_t>(request.num_output);
+  plan.num_output_tokens = static_cast<std::int32_t>(request.num_output) + (scheduled.sampled_before ? 1 : 0);
   if (!scheduled.sample) return plan;
   plan.sampling = request.request.sampling;
   plan.mask = mask_for(request);
-  const bool below_minimum = request.num_output < request.request.sampling->min_tokens;
+  const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
   if (below_minimum || uses_penalties(*request.request.sampling)) {
     plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);

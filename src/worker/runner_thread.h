@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/status.h"
+#include "worker/sampled_before.h"
 #include "worker/worker.h"
 
 namespace tandem::worker {
@@ -31,19 +32,21 @@ class RunnerThread {
   /// Starts the thread and waits until `start` has returned; gives back its result. Once only.
   Result<void> launch(Start start, Step step);
   /// As Worker::submit. A third plan is a mistake of the caller.
-  void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done);
+  void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done);
 
  private:
   struct Job {
-    std::shared_ptr<const StepPlan> plan;
+    std::shared_ptr<StepPlan> plan;
     std::function<void(Result<StepResult>)> done;
   };
   void run(const std::stop_token& stop, const Step& step);
+  Result<StepResult> run_plan(StepPlan& plan, const std::stop_token& stop, const Step& step);
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Job> queue_;  // guarded by mutex_; the front one is running if running_
   bool running_ = false;   // guarded by mutex_
+  SampledBefore before_;   // the thread's own
   std::jthread thread_;
 };
 
