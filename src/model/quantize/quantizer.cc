@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <ostream>
 
@@ -62,12 +63,17 @@ struct Module {
       sum += errors[i];
       signal += signals[i];
     }
-    error = signal > 0 ? std::sqrt(sum / signal) : 0.0;
+    error = sum > 0 ? std::sqrt(sum / signal) : 0.0;
   }
 
   void quantise_row(std::size_t index, const std::vector<float>& row, std::vector<double>& errors,
                     std::vector<double>& signals) {
-    float step = weight_step(max_magnitude_bits(row.data(), view.cols));
+    const std::uint32_t max_bits = max_magnitude_bits(row.data(), view.cols);
+    if (max_bits >= kInfinityBits) {  // the caller refuses such a module
+      errors[index] = std::numeric_limits<double>::infinity();
+      return;
+    }
+    float step = weight_step(max_bits);
     // A bias stands in quant_bias as a number of deq_scale steps, which must fit: rows near zero get larger steps.
     constexpr float kMostSteps = 1073741824.0F;
     if (input && !bias.empty()) step = std::max(step, std::abs(bias[index]) / (input->scale * kMostSteps));
@@ -87,15 +93,6 @@ struct Module {
         std::nearbyint(steps - static_cast<double>(input->offset) * static_cast<double>(sum)));
   }
 };
-
-bool is_broken(const TensorView& view) {
-  std::vector<float> row(static_cast<std::size_t>(view.cols));
-  for (std::int64_t i = 0; i < view.rows; ++i) {
-    view.read_row(i, row.data());
-    if (max_magnitude_bits(row.data(), view.cols) >= kInfinityBits) return true;
-  }
-  return false;
-}
 
 class Writer {
  public:
@@ -201,10 +198,10 @@ class Writer {
     const auto rows = static_cast<std::size_t>(spec.rows);
     add(spec.name, type, "I8", {spec.rows, spec.cols}, rows * static_cast<std::size_t>(spec.cols),
         [this, module, name](std::ostream& out) -> Result<void> {
-          if (is_broken(module->view))
+          module->quantise(team_);
+          if (!std::isfinite(module->error))
             return Status(Code::kInvalidArgument,
                           fmt::format("the weights of '{}' hold numbers that are not finite", name));
-          module->quantise(team_);
           put(out, module->values);
           module->values = {};
           return {};
