@@ -58,8 +58,9 @@ class Quantize(unittest.TestCase):
 
     def test_static_with_a_calibration_text(self):
         output = self.quantize("tiny-t7", "static", "--calibration", str(self.folder / "text.txt"),
-                               "--exclude", "*.down_proj", "--shard-size", "1M")
+                               "--exclude", "*.down_proj", "--dynamic", "*.o_proj", "--shard-size", "1M")
         self.assertRegex(output, r"model\.layers\.0\.mlp\.up_proj +W8A8 +0")
+        self.assertRegex(output, r"model\.layers\.0\.self_attn\.o_proj +W8A8_DYNAMIC +0")
         self.assertRegex(output, r"model\.layers\.0\.mlp\.down_proj +FLOAT +- +0\.000 %")
         self.assertIn("18 of 21 modules in int8", output)
         self.answer("static")
@@ -68,7 +69,7 @@ class Quantize(unittest.TestCase):
         self.quantize("tiny-t7", "int8")
         self.assertIn("is quantised already (ascend)", self.quantize("int8", "twice", succeeds=False))
         self.assertIn("is not empty", self.quantize("tiny-t7", "int8", succeeds=False))
-        self.assertIn("--exclude *.up matches no module",
+        self.assertIn("the pattern *.up matches no module",
                       self.quantize("tiny-t7", "none", "--exclude", "*.up", succeeds=False))
         for model, flag, found in (("int8", "w8a8", "quantised as ascend"), ("int8", "gptq", "quantised as ascend"),
                                    ("int8", "none", "quantised as ascend"), ("tiny-t7", "ascend", "not quantised"),

@@ -100,7 +100,8 @@ class Writer {
       : checkpoint_(checkpoint), options_(options), team_(team) {}
 
   Result<void> plan() {
-    for (const std::string& pattern : options_.exclude) unused_.push_back(pattern);
+    unused_ = options_.exclude;
+    unused_.insert(unused_.end(), options_.dynamic.begin(), options_.dynamic.end());
     for (const TensorSpec& spec : expected_tensors(checkpoint_.config())) {
       TANDEM_ASSIGN(const TensorView view, checkpoint_.tensor(spec.name, spec.rows, spec.cols));
       report_.float_bytes += view.bytes;
@@ -110,9 +111,9 @@ class Writer {
         add_copy(spec, view);
     }
     if (!unused_.empty())
-      return Status(
-          Code::kInvalidArgument,
-          fmt::format("--exclude {} matches no module; a name is like model.layers.0.mlp.down_proj", unused_.front()));
+      return Status(Code::kInvalidArgument,
+                    fmt::format("the pattern {} matches no module; a name is like model.layers.0.mlp.down_proj",
+                                unused_.front()));
     return {};
   }
 
@@ -129,9 +130,9 @@ class Writer {
     return spec.name.substr(0, spec.name.size() - kWeightSuffix.size());
   }
 
-  bool excluded(const std::string& module) {
+  bool matches_any(const std::vector<std::string>& patterns, const std::string& module) {
     bool found = false;
-    for (const std::string& pattern : options_.exclude)
+    for (const std::string& pattern : patterns)
       if (matches_glob(pattern, module)) {
         found = true;
         std::erase(unused_, pattern);
@@ -143,7 +144,7 @@ class Writer {
     if (spec.role != TensorRole::kLinear || spec.name == kHeadName) return false;
     const std::string module = module_name(spec);
     if (module.ends_with(".mlp.gate")) return false;  // a router: its choices must not move
-    const bool out = excluded(module);
+    const bool out = matches_any(options_.exclude, module);
     if (out) report_.modules.push_back({module, "FLOAT", 0.0});
     return !out;
   }
@@ -183,8 +184,8 @@ class Writer {
     const std::string name = module_name(spec);
     auto module = std::make_shared<Module>();
     module->view = view;
-    const bool expert = name.find(".experts.") != std::string::npos;
-    if (const auto range = options_.ranges.find(name); range != options_.ranges.end() && !expert)
+    const bool stays_dynamic = matches_any(options_.dynamic, name) || name.find(".experts.") != std::string::npos;
+    if (const auto range = options_.ranges.find(name); range != options_.ranges.end() && !stays_dynamic)
       module->input = static_input_of(range->second);
     if (module->input && checkpoint_.has_tensor(name + ".bias")) {
       TANDEM_ASSIGN(const TensorView bias, checkpoint_.tensor(name + ".bias", 1, spec.rows));
@@ -268,7 +269,7 @@ class Writer {
   const Checkpoint& checkpoint_;
   const QuantizeOptions& options_;
   kernels::ThreadTeam& team_;
-  std::vector<std::string> unused_;  ///< patterns of --exclude that matched nothing yet
+  std::vector<std::string> unused_;  ///< patterns that matched nothing yet
   std::vector<OutputTensor> tensors_;
   std::map<std::string, std::string> types_;
   std::vector<std::shared_ptr<Module>> modules_;
