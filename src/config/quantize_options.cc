@@ -11,9 +11,9 @@ Status invalid(std::string message) { return Status(Code::kInvalidArgument, std:
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 
-std::function<Result<void>(const std::vector<std::string>&)> append_to(std::vector<std::string>& target) {
+std::function<Result<void>(const std::vector<std::string>&)> patterns_into(std::vector<std::string>& target) {
   return [&target](const std::vector<std::string>& values) -> Result<void> {
-    target.insert(target.end(), values.begin(), values.end());
+    target = values;
     return {};
   };
 }
@@ -27,9 +27,9 @@ QuantizeOptions::QuantizeOptions(FlagList& flags) {
   flags.one("--calibration", "FILE", "text over which the inputs' ranges are measured; means --static", "",
             text_into(config_.calibration_file));
   flags.many("--exclude", "GLOB", "modules that stay floats, with * and ? ('*.down_proj')", "none",
-             append_to(config_.exclude));
+             patterns_into(config_.exclude));
   flags.many("--dynamic", "GLOB", "modules that stay dynamic when the others are static", "experts",
-             append_to(config_.dynamic));
+             patterns_into(config_.dynamic));
   flags.one("--shard-size", "BYTES", "largest file (4G = 4 x 1024^3)", "4G",
             size_into(config_.shard_bytes, 1 << 20, std::int64_t{1} << 50));
   flags.group("Report");

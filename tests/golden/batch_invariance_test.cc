@@ -143,6 +143,22 @@ TEST_P(BatchInvariance, DecodingTogetherChangesNothing) {
   }
 }
 
+// More rows than go through an MLP at once, and more pairs than go through experts at once.
+TEST_P(BatchInvariance, AVeryLargeBatchChangesNothing) {
+  if (!std::get<0>(GetParam()).starts_with("wide")) GTEST_SKIP() << "large models only";
+  ModelRunner model = runner(2);
+  std::vector<std::vector<kv::BlockId>> tables;
+  for (int i = 0; i < 12; ++i) tables.push_back(model.allocate(100));
+  std::vector<SequenceInput> batch;
+  for (const auto& table : tables) batch.push_back({prompt_, 0, table, LogitsOf::kAll});
+  const std::vector<Logits> rows = model.forward(batch);
+  for (std::size_t i = 0; i < 12; ++i)
+    EXPECT_THAT(different_rows({rows.begin() + static_cast<std::ptrdiff_t>(100 * i),
+                                rows.begin() + static_cast<std::ptrdiff_t>(100 * (i + 1))},
+                               reference_),
+                ::testing::IsEmpty());
+}
+
 TEST_P(BatchInvariance, PrefixFromCacheChangesNothing) {
   ModelRunner model = runner(2);
   const auto first = model.allocate(100);

@@ -111,7 +111,7 @@ class ExpertParallel : public ::testing::TestWithParam<Parameter> {
     const std::size_t size = first_rank.size() - 1;
     const auto groups = comm::make_local_group(static_cast<int>(size));
     Instance instance(*checkpoint_, options_, first_rank, pointers(groups), threads);
-    constexpr std::size_t kChunks[] = {37, 3, 1, 1};
+    constexpr std::size_t kChunks[] = {45, 3, 1, 1};
     constexpr int kSteps = 4;
     instance.run([&](std::size_t process) {
       const bool idle = process >= prompts_.size();

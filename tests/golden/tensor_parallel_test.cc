@@ -101,19 +101,18 @@ TEST_P(TensorParallel, FingerprintsAllowExchange) {
   EXPECT_EQ(fingerprint(1, ElementType::kInt8), one);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorParallel,
-                         ::testing::Combine(::testing::Values("T1-qwen3", "T2-qwen3moe", "T2b-qwen3moe-mixed",
-                                                              "T4-llama", "T6-qwen3-12kv", "T7-qwen3-2kv"),
-                                            ::testing::Values(ComputeType::kFloat32, ComputeType::kBf16,
-                                                              ComputeType::kW8A8),
-                                            ::testing::ValuesIn(available_isas())),
-                         [](const ::testing::TestParamInfo<Parameter>& parameter) {
-                           std::string name = std::get<0>(parameter.param) + "_" +
-                                              std::string(model::compute_name(std::get<1>(parameter.param))) + "_" +
-                                              std::string(kernels::isa_name(std::get<2>(parameter.param)));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, TensorParallel,
+    ::testing::Combine(::testing::Values("T1-qwen3", "T2-qwen3moe", "T4-llama", "T6-qwen3-12kv", "T7-qwen3-2kv"),
+                       ::testing::Values(ComputeType::kFloat32, ComputeType::kBf16, ComputeType::kW8A8),
+                       ::testing::ValuesIn(available_isas())),
+    [](const ::testing::TestParamInfo<Parameter>& parameter) {
+      std::string name = std::get<0>(parameter.param) + "_" +
+                         std::string(model::compute_name(std::get<1>(parameter.param))) + "_" +
+                         std::string(kernels::isa_name(std::get<2>(parameter.param)));
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 // model_formats.md 8.3.
 TEST(TensorParallelSizes, WhatCannotBeSplitIsRefusedBeforeTheWeightsAreRead) {

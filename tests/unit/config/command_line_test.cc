@@ -407,9 +407,8 @@ TEST(Commands, HelpAndVersion) {
 }
 
 TEST(CommandLine, QuantizeFlags) {
-  const auto config =
-      parse_as<QuantizeConfig>({"quantize", "src", "dst", "--calibration", "text.txt", "--exclude", "*.a", "--exclude",
-                                "*.b", "--dynamic", "*.down_proj", "--shard-size", "5G"});
+  const auto config = parse_as<QuantizeConfig>({"quantize", "src", "dst", "--calibration", "text.txt", "--exclude",
+                                                "*.a", "*.b", "--dynamic", "*.down_proj", "--shard-size", "5G"});
   EXPECT_EQ(config.source, "src");
   EXPECT_EQ(config.target, "dst");
   EXPECT_TRUE(config.static_inputs);
