@@ -206,11 +206,10 @@ class Loader {
 
 }  // namespace
 
-std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options) {
+std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options, const ExpertRange& experts) {
   const bool float_head = options.compute == ComputeType::kFloat32 || options.float32_rest;
   const std::size_t rest = float_head ? 4 : 2;
   const ModelConfig& config = checkpoint.config();
-  const ExpertRange experts = own_experts(options.experts, config.num_experts);
   std::size_t bytes = 0;
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.expert >= 0 && !experts.contains(spec.expert)) continue;
