@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "transfer/crc32c.h"
-#include "transfer/socket.h"
+#include "base/tcp_socket.h"
 
 namespace tandem::bench {
 namespace {
@@ -82,13 +82,13 @@ double crc_rate(int rounds, std::span<const std::byte> data, bool portable) {
 }
 
 double plain_tcp_rate(int rounds, std::span<const std::byte> from, std::span<std::byte> to) {
-  auto listener = transfer::listen_tcp("127.0.0.1", 0);
+  auto listener = listen_tcp("127.0.0.1", 0, "a measurement");
   if (!listener) fail("listen");
-  auto addresses = transfer::resolve("127.0.0.1", transfer::bound_port(*listener));
-  const transfer::Socket sender(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const transfer::Address& address = addresses->front();
+  auto addresses = resolve("127.0.0.1", bound_port(*listener));
+  const Socket sender(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Address& address = addresses->front();
   if (connect(sender.fd(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0) fail("connect");
-  const transfer::Socket receiver(accept4(listener->fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  const Socket receiver(accept4(listener->fd(), nullptr, nullptr, SOCK_CLOEXEC));
   return best_rate(rounds, static_cast<double>(from.size()), now_seconds, [&] {
     std::jthread sending([&] {
       for (std::size_t at = 0; at < from.size();) {
@@ -110,9 +110,9 @@ std::optional<double> iperf3_rate() {
   if (output_of("command -v iperf3").empty()) return std::nullopt;
   std::uint16_t port = 0;
   {
-    auto probe = transfer::listen_tcp("127.0.0.1", 0);
+    auto probe = listen_tcp("127.0.0.1", 0, "a measurement");
     if (!probe) fail("listen");
-    port = transfer::bound_port(*probe);
+    port = bound_port(*probe);
   }
   std::jthread server([port] { (void)output_of(fmt::format("timeout 20 iperf3 -s -1 -p {} 2>&1", port)); });
   std::string answer;

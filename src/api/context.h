@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -16,6 +17,7 @@
 #include "engine/engine.h"
 #include "obs/metrics.h"
 #include "text/chat_template.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace tandem::api {
@@ -62,6 +64,7 @@ struct Context {
   std::size_t max_text_bytes = 0;
   std::int64_t in_flight = 0;  ///< generation requests being answered
   HandedOver handed_over;
+  std::optional<text::GrammarCompiler> grammars;  ///< none without a tokenizer
 
  private:
   std::mutex random_mutex_;

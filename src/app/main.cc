@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry of the `tandem` binary. Exit codes: 0 after a clean stop, 2 for usage, 1 for everything else; each failure is
 // one line on stderr.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +14,7 @@
 #include "app/commands.h"
 #include "base/log.h"
 #include "config/command_line.h"
+#include "config/idle_variables.h"
 
 namespace {
 
@@ -24,6 +27,15 @@ constexpr int kFailureExit = 1;
 std::optional<std::string> environment_variable(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::vector<std::string> environment_names() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    names.push_back(text.substr(0, text.find('=')));
+  }
+  return names;
 }
 
 tandem::log::Level level_of(const std::string& name) {
@@ -47,6 +59,8 @@ struct Runner {
   }
   Result<void> operator()(const config::ServeConfig& serve) const {
     start_log(serve.log_level, notes);
+    const std::string idle = config::idle_variables_note(environment_names(), serve);
+    if (!idle.empty()) tandem::log::info("{}", idle);
     return tandem::app::run_serve(serve);
   }
   Result<void> operator()(const config::ProxyConfig& proxy) const {
@@ -56,6 +70,10 @@ struct Runner {
   Result<void> operator()(const config::UpConfig& up) const {
     start_log(up.log_level, notes);
     return tandem::app::run_up(up);
+  }
+  Result<void> operator()(const config::QuantizeConfig& quantize) const {
+    start_log("info", notes);
+    return tandem::app::run_quantize(quantize);
   }
   Result<void> operator()(const config::RanktableConfig& ranktable) const {
     start_log("info", notes);

@@ -3,6 +3,8 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -159,6 +161,23 @@ std::string local_address() {
     inet_ntop(AF_INET, &source.sin_addr, text, sizeof(text));
   close(fd);
   return text;
+}
+
+Result<std::string> interface_address(const std::string& interface) {
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0)
+    return Status(Code::kInternal, fmt::format("cannot list the network interfaces: {}", std::strerror(errno)));
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(raw, &freeifaddrs);
+  std::vector<std::string> names;
+  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr, text, sizeof(text));
+    if (interface == entry->ifa_name) return std::string(text);
+    names.emplace_back(entry->ifa_name);
+  }
+  return Status(Code::kNotFound, fmt::format("interface '{}' is not here or has no IPv4 address; there are {}",
+                                             interface, fmt::join(names, ", ")));
 }
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }

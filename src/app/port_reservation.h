@@ -34,6 +34,8 @@ std::string port_owner(std::uint16_t port);
 
 /// The address that other hosts reach this one at: the source address of the default route, or 127.0.0.1.
 std::string local_address();
+/// The IPv4 address of an interface by name. The error lists the interfaces that have one.
+Result<std::string> interface_address(const std::string& interface);
 /// Whether the host is the machine itself and no other can reach it.
 bool is_loopback(const std::string& host);
 

@@ -173,6 +173,11 @@ class ServeSession {
 
 Result<void> run_serve(const config::ServeConfig& config) {
   config::ServeConfig placed = config;
+  if (placed.advertised_host.empty() && !placed.advertised_interface.empty()) {
+    auto address = interface_address(placed.advertised_interface);
+    if (!address) return address.error().context("HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME or TP_SOCKET_IFNAME");
+    placed.advertised_host = std::move(*address);
+  }
   if (placed.kv_transfer && placed.kv_transfer->kind == config::KvConnector::kRankTable)
     TANDEM_TRY(take_place_in_rank_table(placed, host_addresses()));
   return ServeSession(placed).run();

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 /// KV memory is taken whether requests come or not, and a prefiller and a decoder often share a machine and look at its
 /// free memory at the same moment: without a word from the user it stays modest.
+constexpr double kDefaultUtilization = 0.9;
 constexpr std::int64_t kDefaultKvCap = 4 * kGiB;
 constexpr std::int64_t kDefaultKvShare = 4;  // one part in four of what is free
 
@@ -91,13 +92,15 @@ std::int64_t available_memory_bytes() {
 }
 
 Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
-                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes) {
+                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes,
+                             std::optional<std::int64_t> weight_bytes) {
   Sizing sizing;
   TANDEM_ASSIGN(sizing.max_model_len, context_length(config, model));
   const auto block_bytes = static_cast<std::int64_t>(kv::total_bytes(one_block));
   const auto blocks_of = [&](std::int64_t tokens) { return (tokens + config.block_size - 1) / config.block_size; };
   const std::int64_t one_request = times(blocks_of(sizing.max_model_len), block_bytes);
   const bool chosen = config.num_blocks || config.kv_cache_bytes;
+  const double utilization = config.memory_utilization.value_or(kDefaultUtilization);
   const std::int64_t num_ranks = config.data_parallel.local;
   std::int64_t bytes = 0;  // of one data-parallel rank
   if (config.num_blocks) {
@@ -106,12 +109,14 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
     bytes = *config.kv_cache_bytes / num_ranks;
   } else {
     const std::int64_t all_requests = times(config.max_num_seqs, one_request);
-    const auto share = static_cast<std::int64_t>(config.memory_utilization * static_cast<double>(memory_bytes));
-    const std::int64_t room =
-        (share - estimated_weight_bytes(model, config) - estimated_activation_bytes(model, config)) / num_ranks;
-    const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare) / num_ranks;
-    const std::int64_t cap = config.max_model_len ? std::max(modest, one_request) : modest;
-    bytes = std::min({room, cap, all_requests});
+    const auto share = static_cast<std::int64_t>(utilization * static_cast<double>(memory_bytes));
+    const std::int64_t weights = weight_bytes.value_or(estimated_weight_bytes(model, config));
+    const std::int64_t room = (share - weights - estimated_activation_bytes(model, config)) / num_ranks;
+    bytes = std::min(room, all_requests);
+    if (!config.memory_utilization) {
+      const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare) / num_ranks;
+      bytes = std::min(bytes, config.max_model_len ? std::max(modest, one_request) : modest);
+    }
   }
   const std::int64_t blocks = std::min<std::int64_t>(bytes / std::max<std::int64_t>(1, block_bytes),
                                                      std::numeric_limits<std::int32_t>::max() / num_ranks);
@@ -122,7 +127,7 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
                     "memory, raise --gpu-memory-utilization ({}) or set --kv-cache-memory-bytes",
                     config.block_size, block_bytes, std::max<std::int64_t>(0, bytes),
                     num_ranks == 1 ? "" : fmt::format(" for each of {} data-parallel ranks", num_ranks),
-                    in_gib(memory_bytes), config.memory_utilization));
+                    in_gib(memory_bytes), utilization));
   sizing.num_blocks = static_cast<std::int32_t>(blocks);
   const std::int64_t capacity = blocks * config.block_size;
   if (capacity >= sizing.max_model_len) return sizing;

@@ -8,6 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
+#include <optional>
 #include <set>
 
 namespace tandem::cluster {
@@ -21,6 +22,7 @@ struct InstanceRequest {
   std::uint16_t port = 0;     ///< 0: to be chosen
   std::uint16_t kv_port = 0;  ///< 0: to be chosen
   std::string model;
+  std::string engine_id;  ///< empty: the name
   std::vector<std::string> flags;
   std::map<std::string, std::string> environment;
 };
@@ -29,6 +31,8 @@ struct DeploymentRequest {
   std::string proxy_host;
   std::uint16_t proxy_port = 0;
   std::vector<std::string> proxy_flags;
+  config::KvConnector connector = config::KvConnector::kPull;
+  std::optional<NodeNetworkSpec> network;
   std::vector<InstanceRequest> instances;
 };
 
@@ -69,8 +73,8 @@ Result<Role> parse_role(const std::string& file, const std::string& text, std::s
 
 Result<InstanceRequest> parse_instance(const std::string& file, const YAML::Node& node, std::size_t index) {
   const std::string where = fmt::format("instances[{}]", index);
-  TANDEM_TRY(
-      check_keys(file, node, where, {"name", "role", "host", "port", "kv_port", "model", "flags", "environment"}));
+  TANDEM_TRY(check_keys(file, node, where,
+                        {"name", "role", "host", "port", "kv_port", "model", "engine_id", "flags", "environment"}));
   InstanceRequest instance;
   std::string role;
   read(node, "role", role);
@@ -80,17 +84,48 @@ Result<InstanceRequest> parse_instance(const std::string& file, const YAML::Node
   read(node, "port", instance.port);
   read(node, "kv_port", instance.kv_port);
   read(node, "model", instance.model);
+  read(node, "engine_id", instance.engine_id);
   read(node, "flags", instance.flags);
   read(node, "environment", instance.environment);
   return instance;
+}
+
+Result<config::KvConnector> parse_connector(const std::string& file, const std::string& text) {
+  if (text == "pull") return config::KvConnector::kPull;
+  if (text == "layerwise") return config::KvConnector::kLayerwise;
+  return yaml_error(file, fmt::format("connector is '{}', expected pull or layerwise", text));
+}
+
+/// The `network` of the file; its hosts come from the instances.
+Result<NodeNetworkSpec> parse_network(const std::string& file, const YAML::Node& node,
+                                      const std::vector<InstanceRequest>& instances) {
+  TANDEM_TRY(check_keys(file, node, "network", {"address"}));
+  std::string address;
+  read(node, "address", address);
+  std::vector<std::string> hosts;
+  for (const InstanceRequest& instance : instances) {
+    if (instance.port == 0 || instance.kv_port == 0)
+      return yaml_error(file, fmt::format("with a network every instance needs port and kv_port; {} ({}) lacks one",
+                                          instance.name, instance.host));
+    if (std::find(hosts.begin(), hosts.end(), instance.host) == hosts.end()) hosts.push_back(instance.host);
+  }
+  auto spec = parse_node_network(address, std::move(hosts));
+  if (!spec) return yaml_error(file, "network: " + spec.error().message());
+  return spec;
 }
 
 Result<DeploymentRequest> parse_file(const config::UpConfig& config) {
   const std::string& file = config.deployment_file;
   try {
     const YAML::Node root = YAML::LoadFile(file);
-    TANDEM_TRY(check_keys(file, root, "the file", {"model", "serve_flags", "proxy", "instances"}));
-    DeploymentRequest request{.proxy_host = config.host, .proxy_port = config.port, .proxy_flags = {}, .instances = {}};
+    TANDEM_TRY(
+        check_keys(file, root, "the file", {"model", "serve_flags", "connector", "network", "proxy", "instances"}));
+    DeploymentRequest request;
+    request.proxy_host = config.host;
+    request.proxy_port = config.port;
+    if (root["connector"]) {
+      TANDEM_ASSIGN(request.connector, parse_connector(file, root["connector"].as<std::string>()));
+    }
     std::string model = config.model;
     if (model.empty()) read(root, "model", model);
     std::vector<std::string> serve_flags;
@@ -115,6 +150,9 @@ Result<DeploymentRequest> parse_file(const config::UpConfig& config) {
       instance.flags.insert(instance.flags.end(), config.serve_flags.begin(), config.serve_flags.end());
       request.instances.push_back(std::move(instance));
     }
+    if (root["network"]) {
+      TANDEM_ASSIGN(request.network, parse_network(file, root["network"], request.instances));
+    }
     return request;
   } catch (const YAML::BadFile&) {
     return Status(Code::kNotFound, fmt::format("cannot open the deployment file {}", file));
@@ -126,7 +164,9 @@ Result<DeploymentRequest> parse_file(const config::UpConfig& config) {
 Result<DeploymentRequest> request_from_flags(const config::UpConfig& config) {
   if (config.model.empty())
     return Status(Code::kInvalidArgument, "no model: give --model PATH, or a deployment file that names one");
-  DeploymentRequest request{.proxy_host = config.host, .proxy_port = config.port, .proxy_flags = {}, .instances = {}};
+  DeploymentRequest request;
+  request.proxy_host = config.host;
+  request.proxy_port = config.port;
   auto add = [&](Role role, int count) {
     for (int i = 0; i < count; ++i) {
       InstanceRequest instance;
@@ -144,22 +184,29 @@ Result<DeploymentRequest> request_from_flags(const config::UpConfig& config) {
 Result<void> name_instances(std::vector<InstanceRequest>& instances) {
   int prefillers = 0;
   int decoders = 0;
+  const auto is_node = [](const InstanceRequest& instance) { return has_flag(instance.flags, "--headless"); };
   std::set<std::string> names{"proxy"};
   for (InstanceRequest& instance : instances) {
     const int number = instance.role == Role::kPrefill ? ++prefillers : ++decoders;
     if (instance.name.empty()) instance.name = fmt::format("{}{}", instance.role == Role::kPrefill ? "P" : "D", number);
     if (!names.insert(instance.name).second)
       return Status(Code::kInvalidArgument,
-                    fmt::format("two processes are named '{}'; names are engine ids and must differ", instance.name));
+                    fmt::format("two processes are named '{}'; names must differ", instance.name));
+    if (instance.engine_id.empty()) instance.engine_id = instance.name;
   }
-  if (prefillers == 0 || decoders == 0)
+  const auto instances_of = [&](Role role) {
+    return std::count_if(instances.begin(), instances.end(),
+                         [&](const InstanceRequest& one) { return one.role == role && !is_node(one); });
+  };
+  if (instances_of(Role::kPrefill) == 0 || instances_of(Role::kDecode) == 0)
     return Status(Code::kInvalidArgument,
                   fmt::format("a deployment needs at least one prefill and one decode instance, found {} and {}",
-                              prefillers, decoders));
+                              instances_of(Role::kPrefill), instances_of(Role::kDecode)));
   return {};
 }
 
-Result<ProcessSpec> serve_process(InstanceRequest instance, const PortFinder& find_port, int threads) {
+Result<ProcessSpec> serve_process(InstanceRequest instance, config::KvConnector connector, const PortFinder& find_port,
+                                  int threads) {
   for (const char* reserved : {"--kv-transfer-config", "--host", "--port"})
     if (has_flag(instance.flags, reserved))
       return Status(
@@ -176,11 +223,13 @@ Result<ProcessSpec> serve_process(InstanceRequest instance, const PortFinder& fi
   process.role = instance.role;
   process.host = instance.host;
   process.port = instance.port;
+  process.headless = has_flag(instance.flags, "--headless");
   process.environment = std::move(instance.environment);
   process.environment.try_emplace("VLLM_HOST_IP", instance.host);
-  const std::string transfer =
-      fmt::format(R"({{"kv_connector":"MooncakeConnectorV1","kv_role":"{}","kv_port":"{}","engine_id":"{}"}})",
-                  instance.role == Role::kPrefill ? "kv_producer" : "kv_consumer", instance.kv_port, instance.name);
+  const std::string transfer = fmt::format(
+      R"({{"kv_connector":"{}","kv_role":"{}","kv_port":"{}","engine_id":"{}"}})",
+      connector == config::KvConnector::kLayerwise ? "MooncakeLayerwiseConnector" : "MooncakeConnectorV1",
+      instance.role == Role::kPrefill ? "kv_producer" : "kv_consumer", instance.kv_port, instance.engine_id);
   process.arguments = {
       "serve", instance.model, "--host", instance.host, "--port", std::to_string(instance.port), "--kv-transfer-config",
       transfer};
@@ -201,10 +250,10 @@ ProcessSpec proxy_process(const DeploymentRequest& request, const std::vector<Pr
   auto append = [&](Role role, const char* hosts_flag, const char* ports_flag) {
     process.arguments.emplace_back(hosts_flag);
     for (const ProcessSpec& instance : instances)
-      if (instance.role == role) process.arguments.push_back(instance.host);
+      if (instance.role == role && !instance.headless) process.arguments.push_back(instance.host);
     process.arguments.emplace_back(ports_flag);
     for (const ProcessSpec& instance : instances)
-      if (instance.role == role) process.arguments.push_back(std::to_string(instance.port));
+      if (instance.role == role && !instance.headless) process.arguments.push_back(std::to_string(instance.port));
   };
   append(Role::kPrefill, "--prefiller-hosts", "--prefiller-ports");
   append(Role::kDecode, "--decoder-hosts", "--decoder-ports");
@@ -255,11 +304,14 @@ PortFinder kernel_port_finder() {
 Result<Deployment> make_deployment(const config::UpConfig& config, const PortFinder& find_port, int num_cpus) {
   TANDEM_ASSIGN(DeploymentRequest request,
                 config.deployment_file.empty() ? request_from_flags(config) : parse_file(config));
+  if (config.connector) request.connector = *config.connector;
   TANDEM_TRY(name_instances(request.instances));
   const int threads = std::max(1, num_cpus / static_cast<int>(request.instances.size()));
   Deployment deployment;
+  deployment.network = request.network;
   for (InstanceRequest& instance : request.instances) {
-    TANDEM_ASSIGN(ProcessSpec process, serve_process(std::move(instance), find_port, threads));
+    TANDEM_ASSIGN(ProcessSpec process, serve_process(std::move(instance), request.connector, find_port, threads));
+    if (request.network) process.node = process.host;
     deployment.processes.push_back(std::move(process));
   }
   if (request.proxy_port == 0) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -17,7 +18,11 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <optional>
+
+#include "cluster/command_runner.h"
+#include "cluster/node_network.h"
 
 namespace tandem::cluster {
 namespace {
@@ -81,8 +86,16 @@ class Launcher {
 
   Result<void> run() {
     if (signals_ < 0) return Status(Code::kInternal, fmt::format("signalfd: {}", std::strerror(errno)));
+    if (deployment_.network) {
+      TANDEM_ASSIGN(network_, NodeNetwork::create(*deployment_.network, process_runner()));
+      say(fmt::format("network: {}", network_->description()));
+    }
     Result<void> result = start_and_watch();
     stop_all();
+    if (network_) {
+      network_.reset();
+      say("the network is removed");
+    }
     return result;
   }
 
@@ -125,11 +138,16 @@ class Launcher {
     for (std::string& text : environment_text) environment.push_back(text.data());
     environment.push_back(nullptr);
 
+    int node = -1;
+    if (!spec.node.empty()) {
+      TANDEM_ASSIGN(node, network_->open_namespace(spec.node));
+    }
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid < 0) {
       close(pipe_ends[0]);
       close(pipe_ends[1]);
+      if (node >= 0) close(node);
       return Status(Code::kResourceExhausted, fmt::format("{}: fork: {}", spec.name, std::strerror(errno)));
     }
     if (pid == 0) {
@@ -140,11 +158,17 @@ class Launcher {
       sigprocmask(SIG_SETMASK, &previous_, nullptr);
       dup2(pipe_ends[1], STDOUT_FILENO);
       dup2(pipe_ends[1], STDERR_FILENO);
+      if (node >= 0 && setns(node, CLONE_NEWNET) != 0) {
+        dprintf(STDERR_FILENO, "cannot enter the network namespace of %s: %s\n", spec.node.c_str(),
+                std::strerror(errno));
+        _exit(127);
+      }
       execve(options_.program.c_str(), arguments.data(), environment.data());
       dprintf(STDERR_FILENO, "cannot run %s: %s\n", options_.program.c_str(), std::strerror(errno));
       _exit(127);
     }
     close(pipe_ends[1]);
+    if (node >= 0) close(node);
     fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
     Child child;
     child.spec = &spec;
@@ -158,7 +182,10 @@ class Launcher {
   bool all_ready() {
     bool all = true;
     for (Child& child : children_) {
-      if (!child.ready && !child.wait_status && answers(*child.spec)) {
+      // A headless node is asked through its first node, which is ready when all are.
+      if (child.spec->headless)
+        child.ready = true;
+      else if (!child.ready && !child.wait_status && answers(*child.spec)) {
         child.ready = true;
         say(fmt::format("{} is ready ({:.1f} s)", child.spec->name,
                         std::chrono::duration<double>(SteadyClock::now() - child.started).count()));
@@ -307,6 +334,7 @@ class Launcher {
 
   const Deployment& deployment_;
   const LaunchOptions& options_;
+  std::unique_ptr<NodeNetwork> network_;
   std::vector<Child> children_;
   sigset_t handled_{};
   sigset_t previous_{};

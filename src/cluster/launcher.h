@@ -18,9 +18,9 @@ struct LaunchOptions {
   bool color = false;
 };
 
-/// Blocks until the deployment was stopped. Ok after a signal; an error that names the process and the reason if one
-/// could not start or the proxy died. Must be called from the main thread; takes SIGINT, SIGTERM and SIGCHLD meanwhile.
-/// Lines of its own start with "up: ".
+/// Makes the deployment's network, if it has one, and removes it at the end. Blocks until the deployment was stopped.
+/// Ok after a signal; an error that names the process and the reason if one could not start or the proxy died. Must be
+/// called from the main thread; takes SIGINT, SIGTERM and SIGCHLD meanwhile. Lines of its own start with "up: ".
 Result<void> run_deployment(const Deployment& deployment, const LaunchOptions& options);
 
 }  // namespace tandem::cluster

@@ -16,14 +16,19 @@ namespace tandem::comm {
 
 using Bytes = std::span<const std::byte>;
 
-/// begin() and finish() are called by one thread, in turn. An error has Scope::kPeer and names the process that is
-/// gone; it ends the round for all processes, and until they are all back every begin() returns it. Then rounds count
-/// anew, so whoever got an error starts its next step from the first round.
+/// All but wake() is called by one thread, in this order: wait_for_others() or work of one's own, then start_step(),
+/// then begin() and finish() in turn for each round of the step.
+///
+/// An error has Scope::kPeer and names the process that is gone. It ends the step for all processes; each gets it from
+/// its next begin() or finish() at the latest, even if everybody is back by then. start_step() forgets it: once all are
+/// back, the next step begins with the first round.
 class Group {
  public:
   virtual ~Group() = default;
   virtual int rank() const = 0;  ///< this process, 0 .. size() - 1
   virtual int size() const = 0;
+  /// Between two steps. An error if a process is missing.
+  virtual Result<void> start_step() = 0;
   /// Starts a round: outgoing[p] goes to process p (outgoing[rank()] is not looked at). The bytes stay unchanged until
   /// finish(). Does not wait for anybody, so that the caller can compute meanwhile.
   virtual Result<void> begin(std::span<const Bytes> outgoing) = 0;

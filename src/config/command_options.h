@@ -10,6 +10,7 @@
 #include "config/check_config.h"
 #include "config/flag_list.h"
 #include "config/proxy_config.h"
+#include "config/quantize_config.h"
 #include "config/ranktable_config.h"
 #include "config/serve_config.h"
 #include "config/up_config.h"
@@ -33,8 +34,12 @@ class ServeOptions {
   void add_frontend(FlagList& flags);
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
+  // serve_device_options.cc: what scripts for another device say.
+  void add_device(FlagList& flags);
   void add_refused(FlagList& flags);
   void add_accepted(FlagList& flags);
+  Result<void> read_compilation_config(const std::string& text, std::vector<std::string>& notes);
+  void finish_planned_decodes(std::vector<std::string>& notes);
   Result<void> merge_hf_overrides();
   Result<void> finish_parallel();
   Result<void> read_environment(const Environment& environment);
@@ -46,6 +51,8 @@ class ServeOptions {
   std::optional<std::string> rope_scaling_;
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;
+  std::optional<std::int32_t> planned_decodes_;  ///< as asked for, before it is cut to max_num_seqs
+  bool enforce_eager_ = false;
   bool binding_given_ = false;
 };
 
@@ -67,6 +74,15 @@ class UpOptions {
 
  private:
   UpConfig config_;
+};
+
+class QuantizeOptions {
+ public:
+  explicit QuantizeOptions(FlagList& flags);
+  Result<QuantizeConfig> finish(const std::vector<std::string>& positional);
+
+ private:
+  QuantizeConfig config_;
 };
 
 class RanktableOptions {

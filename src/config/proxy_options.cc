@@ -150,6 +150,13 @@ UpOptions::UpOptions(FlagList& flags) {
   flags.one("--model", "PATH", "model folder or .gguf file", "", text_into(config_.model));
   flags.one("--prefill", "N", "prefill instances", "1", integer_into(config_.prefill, 1, 64));
   flags.one("--decode", "N", "decode instances", "1", integer_into(config_.decode, 1, 64));
+  flags.one("--connector", "NAME", "how KV moves: pull or layerwise", "as the file says, else pull",
+            [this](const std::string& value) -> Result<void> {
+              TANDEM_ASSIGN(config_.connector,
+                            parse_choice<KvConnector>(
+                                value, {{"pull", KvConnector::kPull}, {"layerwise", KvConnector::kLayerwise}}));
+              return {};
+            });
   flags.one("--host", "HOST", "address the proxy listens on", config_.host, text_into(config_.host));
   flags.one("--port", "PORT", "port the proxy listens on", "8000", integer_into(config_.port, 1, 65535));
   flags.one("--ready-timeout", "TIME", "until every process answers", "600s",

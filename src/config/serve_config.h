@@ -47,13 +47,20 @@ struct KvTransferConfig {
 };
 
 enum class DType { kAuto, kBfloat16, kFloat32 };
-enum class Quantization { kNone, kW8A8 };
+/// --quantization. kAuto: what the checkpoint says; kW8A8: int8 made at load; the others: how the checkpoint must be.
+enum class Quantization { kAuto, kNone, kW8A8, kAscend, kCompressedTensors, kGptq, kAwq, kFp8 };
+/// "w8a8", "ascend"; "auto" for kAuto.
+std::string_view quantization_name(Quantization quantization);
 enum class LoadFormat { kAuto, kStub };
 enum class Scheduling { kFcfs, kPriority };
 enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
 enum class KvTransport { kAuto, kShm, kTcp };
 enum class KvCacheType { kAuto, kBfloat16, kFloat32, kInt8 };
 enum class ContentFormat { kAuto, kString, kParts };
+/// --tool-call-parser: how models write tool calls.
+enum class ToolFormat { kNone, kHermes, kQwen3Coder, kLlama3Json };
+/// --reasoning-parser. Both know <think> and </think>; with kQwen3 a request can turn thinking off (enable_thinking).
+enum class ReasoningFormat { kNone, kQwen3, kDeepseekR1 };
 
 /// --cpu-bind: which CPUs compute threads may run on.
 struct CpuBinding {
@@ -92,7 +99,7 @@ struct ServeConfig {
   std::string tokenizer;                        ///< tokenizer.json or a folder with one; empty: the model's own
   std::vector<std::string> served_model_names;  ///< never empty; the first one is canonical
   DType dtype = DType::kAuto;
-  Quantization quantization = Quantization::kNone;
+  Quantization quantization = Quantization::kAuto;
   LoadFormat load_format = LoadFormat::kAuto;
   std::string hf_overrides = "{}";         ///< JSON object; --rope-scaling and --rope-theta are merged in
   std::string generation_config = "auto";  ///< "auto", "vllm" (constants only), or a folder
@@ -103,7 +110,8 @@ struct ServeConfig {
 
   // Cache.
   std::int32_t block_size = 16;
-  double memory_utilization = 0.9;             ///< share of this machine's memory that the instance may use
+  /// Share of the free memory that weights and KV take. nullopt: KV stays modest, two instances may share a machine.
+  std::optional<double> memory_utilization;
   std::optional<std::int64_t> kv_cache_bytes;  ///< wins over memory_utilization
   std::optional<std::int32_t> num_blocks;      ///< wins over both
   bool enable_prefix_caching = true;
@@ -114,6 +122,8 @@ struct ServeConfig {
   std::int32_t max_num_batched_tokens = 512;
   std::int32_t long_prefill_token_threshold = 0;
   Scheduling scheduling = Scheduling::kFcfs;
+  /// Steps of up to so many decoding requests (of each data-parallel rank) allocate nothing, from the first one on.
+  std::int32_t planned_decodes = 0;
   bool async_scheduling = false;  ///< the next step is scheduled while this one computes
 
   // Frontend.
@@ -124,6 +134,9 @@ struct ServeConfig {
   std::string response_role = "assistant";
   bool trust_request_chat_template = false;
   bool exclude_tools_when_tool_choice_none = false;
+  bool enable_auto_tool_choice = false;
+  ToolFormat tool_format = ToolFormat::kNone;  ///< set if enable_auto_tool_choice
+  ReasoningFormat reasoning_format = ReasoningFormat::kNone;
   bool return_tokens_as_token_ids = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
@@ -138,7 +151,8 @@ struct ServeConfig {
   KvTransport kv_transport = KvTransport::kAuto;
   std::chrono::milliseconds kv_lease_term{30'000};
   std::vector<std::string> kv_metaserver_hosts;  ///< whom a request may name as its metaserver; empty: anybody
-  std::string advertised_host;                   ///< VLLM_HOST_IP; empty: found out at start
+  std::string advertised_host;                   ///< VLLM_HOST_IP or HCCL_IF_IP; empty: found out at start
+  std::string advertised_interface;              ///< HCCL_SOCKET_IFNAME and friends, counts without a host
 
   // Parallel.
   std::int32_t tensor_parallel_size = 1;

@@ -52,6 +52,15 @@ Result<void> read_overrides(const std::string& text, GenerationOverrides& overri
   return {};
 }
 
+/// Also the names under which vLLM chooses its fast kernels.
+std::vector<std::pair<std::string_view, Quantization>> quantization_choices() {
+  return {{"none", Quantization::kNone},     {"w8a8", Quantization::kW8A8},
+          {"ascend", Quantization::kAscend}, {"compressed-tensors", Quantization::kCompressedTensors},
+          {"gptq", Quantization::kGptq},     {"gptq_marlin", Quantization::kGptq},
+          {"awq", Quantization::kAwq},       {"awq_marlin", Quantization::kAwq},
+          {"fp8", Quantization::kFp8}};
+}
+
 Result<std::string> log_level_name(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return parse_choice<std::string>(text, {{"debug", "debug"},
@@ -64,6 +73,12 @@ Result<std::string> log_level_name(std::string text) {
 
 }  // namespace
 
+std::string_view quantization_name(Quantization quantization) {
+  for (const auto& [name, value] : quantization_choices())
+    if (value == quantization) return name;
+  return "auto";
+}
+
 ServeOptions::ServeOptions(FlagList& flags) {
   add_model(flags);
   add_cache(flags);
@@ -71,6 +86,7 @@ ServeOptions::ServeOptions(FlagList& flags) {
   add_frontend(flags);
   add_disaggregation(flags);
   add_parallel(flags);
+  add_device(flags);
   add_refused(flags);
   add_accepted(flags);
 }
@@ -95,9 +111,10 @@ void ServeOptions::add_model(FlagList& flags) {
               return {};
             });
   flags
-      .one("--quantization", "METHOD", "w8a8: int8 weights and activations, made at load", "none",
-           choice_into<Quantization>(config_.quantization,
-                                     {{"none", Quantization::kNone}, {"w8a8", Quantization::kW8A8}}))
+      .one("--quantization", "METHOD",
+           "w8a8: int8 weights and activations, made at load; or how the checkpoint is quantised: ascend "
+           "(msModelSlim), compressed-tensors, gptq, awq, fp8; none: it is not",
+           "what the checkpoint says", choice_into<Quantization>(config_.quantization, quantization_choices()))
       .short_form("-q")
       .nullable();
   flags.one("--load-format", "FORMAT", "auto, or stub: a scripted worker in place of a model, for tests", "auto",
@@ -151,8 +168,10 @@ void ServeOptions::add_cache(FlagList& flags) {
            choice_into<std::int32_t>(config_.block_size,
                                      {{"1", 1}, {"8", 8}, {"16", 16}, {"32", 32}, {"64", 64}, {"128", 128}}))
       .nullable();
-  flags.one("--gpu-memory-utilization", "SHARE", "share of the memory that weights and KV may take", "0.9",
-            [this](const std::string& value) -> Result<void> {
+  flags.one("--gpu-memory-utilization", "SHARE",
+            "share of the free memory that weights and KV take, as far as "
+            "--max-num-seqs requests can use it",
+            "modest: KV takes a quarter, 4 GiB at most", [this](const std::string& value) -> Result<void> {
               TANDEM_ASSIGN(config_.memory_utilization, parse_number(value, 0, false, 1));
               return {};
             });
@@ -229,6 +248,19 @@ void ServeOptions::add_frontend(FlagList& flags) {
   flags.one("--response-role", "ROLE", "role of answers", "assistant", text_into(config_.response_role));
   flags.toggle("--exclude-tools-when-tool-choice-none", "hide tools from the template when tool_choice is none",
                config_.exclude_tools_when_tool_choice_none);
+  flags.toggle("--enable-auto-tool-choice", "let models call tools; needs --tool-call-parser",
+               config_.enable_auto_tool_choice);
+  flags
+      .one("--tool-call-parser", "NAME", "how the model writes tool calls: hermes, qwen3_coder, llama3_json", "none",
+           choice_into<ToolFormat>(config_.tool_format, {{"hermes", ToolFormat::kHermes},
+                                                         {"qwen3_coder", ToolFormat::kQwen3Coder},
+                                                         {"llama3_json", ToolFormat::kLlama3Json}}))
+      .nullable();
+  flags
+      .one("--reasoning-parser", "NAME", "how the model marks its thoughts: qwen3, deepseek_r1", "none",
+           choice_into<ReasoningFormat>(config_.reasoning_format, {{"qwen3", ReasoningFormat::kQwen3},
+                                                                   {"deepseek_r1", ReasoningFormat::kDeepseekR1}}))
+      .nullable();
   flags.toggle("--return-tokens-as-token-ids", "name tokens of log-probabilities token_id:N",
                config_.return_tokens_as_token_ids);
   flags.toggle("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached",
@@ -292,52 +324,6 @@ void ServeOptions::add_disaggregation(FlagList& flags) {
                 {{"auto", Isa::kAuto}, {"portable", Isa::kPortable}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}}));
 }
 
-void ServeOptions::add_refused(FlagList& flags) {
-  const std::string no_keys =
-      "the server would be open; it is not in this version, so put a gateway in front that checks keys";
-  flags.refused("--api-key", Arity::kMany, no_keys);
-  for (const char* name : {"--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"})
-    flags.refused(name, Arity::kOne, "TLS is not in this version; put a gateway in front that ends it");
-  flags.refused("--uds", Arity::kOne, "Unix sockets are not in this version; use --host and --port");
-  flags.refused("--speculative-config", Arity::kOne, "speculative decoding is not in this version");
-  flags.refused("--enable-lora", Arity::kNone, "LoRA adapters are not in this version");
-  flags.refused("--enable-auto-tool-choice", Arity::kNone, "tool parsers are not in this version");
-  flags.refused("--tool-call-parser", Arity::kOne, "tool parsers are not in this version");
-  flags.refused("--reasoning-parser", Arity::kOne, "reasoning parsers are not in this version");
-}
-
-void ServeOptions::add_accepted(FlagList& flags) {
-  flags.group("Accepted, without effect here");
-  const std::string python = "there is no Python here";
-  const std::string graphs = "there are no device graphs here";
-  const std::string always = "it is always so here";
-  const std::string one_process = "all ranks run in this process";
-  flags.ignored("--trust-remote-code", Arity::kNone, python);
-  flags.ignored("--tokenizer-mode", Arity::kOne, "there is one kind of tokenizer");
-  flags.ignored("--enforce-eager", Arity::kNone, graphs);
-  flags.ignored("--compilation-config", Arity::kOne, graphs).short_form("-O");
-  flags.ignored("--additional-config", Arity::kOne, "its keys steer another device");
-  flags.ignored("--distributed-executor-backend", Arity::kOne, one_process);
-  flags.ignored("--data-parallel-backend", Arity::kOne, one_process).short_form("-dpb");
-  flags.ignored("--enable-eplb", Arity::kNone, "the model has no experts");
-  flags.ignored("--eplb-config", Arity::kOne, "the model has no experts");
-  flags.ignored("--enable-chunked-prefill", Arity::kNone, always);
-  flags.ignored("--swap-space", Arity::kOne, "KV is never swapped");
-  flags.ignored("--cpu-offload-gb", Arity::kOne, "everything is on the CPU");
-  flags.ignored("--use-v2-block-manager", Arity::kNone, always);
-  flags.ignored("--enable-reasoning", Arity::kNone, "it says nothing without a parser");
-  flags.ignored("--disable-log-requests", Arity::kNone,
-                "requests are not logged unless --enable-log-requests is given");
-  flags.ignored("--disable-uvicorn-access-log", Arity::kNone, "there is no access log");
-  flags.ignored("--enable-server-load-tracking", Arity::kNone, always);
-  flags.ignored("--prefix-caching-hash-algo", Arity::kOne, "one algorithm serves all");
-  flags.ignored("--max-log-len", Arity::kOne, "prompts are not logged");
-  flags.ignored("--limit-mm-per-prompt", Arity::kOne, "models here read text only");
-  flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
-  flags.ignored("--max-parallel-loading-workers", Arity::kOne, "the compute threads load the weights");
-  flags.ignored("--disable-fastapi-docs", Arity::kNone, "there are no such pages");
-}
-
 Result<void> ServeOptions::merge_hf_overrides() {
   if (!rope_scaling_ && !rope_theta_) return {};
   TANDEM_ASSIGN(json::value overrides, parse_json(config_.hf_overrides));
@@ -346,22 +332,6 @@ Result<void> ServeOptions::merge_hf_overrides() {
   }
   if (rope_theta_) overrides.as_object()["rope_theta"] = *rope_theta_;
   config_.hf_overrides = std::string(json::serialize(overrides));
-  return {};
-}
-
-Result<void> ServeOptions::read_environment(const Environment& environment) {
-  if (const auto threads = environment("OMP_NUM_THREADS"); threads && !threads->empty()) {
-    // OpenMP allows a list, one number for each nesting level: the first one counts.
-    if (auto result = integer_into(config_.threads_per_rank, 1, 1024)(threads->substr(0, threads->find(','))); !result)
-      return result.error().context("environment variable OMP_NUM_THREADS");
-  }
-  if (const auto binding = environment("VLLM_CPU_OMP_THREADS_BIND"); binding && !binding->empty() && !binding_given_) {
-    auto parsed = parse_cpu_binding(*binding);
-    if (!parsed) return parsed.error().context("environment variable VLLM_CPU_OMP_THREADS_BIND");
-    config_.cpu_binding = std::move(*parsed);
-  }
-  config_.advertised_host = environment("VLLM_HOST_IP").value_or("");
-  config_.allow_long_max_model_len = environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").value_or("0") == "1";
   return {};
 }
 
@@ -377,6 +347,9 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
   if (config_.max_num_batched_tokens < config_.max_num_seqs)
     return invalid(fmt::format("max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}).",
                                config_.max_num_batched_tokens, config_.max_num_seqs));
+  finish_planned_decodes(notes);
+  if (config_.enable_auto_tool_choice && config_.tool_format == ToolFormat::kNone)
+    return invalid("--enable-auto-tool-choice requires --tool-call-parser (hermes, qwen3_coder or llama3_json)");
   TANDEM_TRY(merge_hf_overrides());
   TANDEM_TRY(finish_parallel());
   TANDEM_TRY(read_environment(environment));

@@ -4,8 +4,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "config/serve_config.h"
 
 namespace tandem::config {
 
@@ -18,6 +21,7 @@ struct UpConfig {
   int decode = 1;                           ///< instances with role kv_consumer
   std::string host = "127.0.0.1";           ///< where the proxy listens
   std::uint16_t port = 8000;                ///< the proxy's port
+  std::optional<KvConnector> connector;     ///< how KV moves; nullopt: as the file says, else pull
   std::string deployment_file;              ///< YAML; empty: the fields above describe everything
   std::vector<std::string> serve_flags;     ///< what stood after `--`, handed to every `serve` as it is
   std::chrono::seconds ready_timeout{600};  ///< until all processes answer

@@ -73,6 +73,7 @@ void EngineCore::on(SubmitCommand command) {
                   .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
+  if (const Status begun = begin_grammar(request); !begun.ok()) return fail(request, begun);
   if (env_.transfer == nullptr && (request.request.remote_prefill || request.request.remote_decode ||
                                    request.request.push_to || request.request.metaserver)) {
     log::warning("request {}: kv_transfer_params ignored, this instance has no KV connector (--kv-transfer-config)",
@@ -152,7 +153,7 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
   return share;
 }
 
-worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) const {
+worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Request& request) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
   worker::SequencePlan plan;
   plan.sequence = scheduled.id;
@@ -168,6 +169,7 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, co
   plan.num_output_tokens = static_cast<std::int32_t>(request.num_output) + (scheduled.sampled_before ? 1 : 0);
   if (!scheduled.sample) return plan;
   plan.sampling = request.request.sampling;
+  plan.mask = mask_for(request, scheduled.sampled_before);
   const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
   if (below_minimum || uses_penalties(*request.request.sampling)) {
@@ -255,6 +257,7 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
 
   auto end = finish_after_token(token, request.num_output, request.num_prompt + request.num_output, max_total_tokens_,
                                 *request.request.sampling, options_.eos_token_ids);
+  if (const Status followed = follow_grammar(request, token, end); !followed.ok()) return fail(request, followed);
   Output output;
   if (request.num_output == 1) output.times = request.times();
   output.tokens = {token};
@@ -269,7 +272,10 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
       output.text += request.text->flush();
     }
   }
-  if (!end) return request.sink(std::move(output));
+  if (!end) {
+    tell_mask_ahead(request);
+    return request.sink(std::move(output));
+  }
   output.finish = end->reason;
   output.stop_reason = std::move(end->stop_reason);
   finish(request, std::move(output));
@@ -306,6 +312,7 @@ void EngineCore::end_aborted(Request& request, bool by_server) {
 }
 
 void EngineCore::send_last(Request& request, Output output) {
+  cancel_mask_ahead(request);
   output.times = request.times();
   const OutputSink sink = std::move(request.sink);
   requests_.erase(request.handle);

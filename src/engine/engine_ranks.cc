@@ -83,6 +83,7 @@ bool EngineRanks::start_step() {
   env_.worker.submit(plan, [queue = env_.queue, number = plan->step](Result<worker::StepResult> result) {
     queue->push(StepEndedCommand{number, std::move(result)});
   });
+  for (const auto& core : cores_) core->tell_masks();
   return true;
 }
 

@@ -71,7 +71,7 @@ struct ThreadTeam::State {
   // Each counter has a cache line of its own: workers read `epoch` while the others count `unfinished` down.
   alignas(64) std::atomic<std::uint32_t> epoch{0};
   alignas(64) std::atomic<std::uint32_t> unfinished{0};
-  alignas(64) const std::function<void(int)>* body = nullptr;
+  alignas(64) const TeamBody* body = nullptr;
   bool stop = false;
   bool may_spin = true;
   bool running = false;
@@ -118,7 +118,7 @@ ThreadTeam::~ThreadTeam() {
 
 int ThreadTeam::size() const { return static_cast<int>(state_->threads.size()) + 1; }
 
-void ThreadTeam::run(const std::function<void(int thread)>& body) {
+void ThreadTeam::run(const TeamBody& body) {
   State& state = *state_;
   TANDEM_ASSERT(!state.running, "ThreadTeam::run is not reentrant");
   state.running = true;

@@ -5,11 +5,27 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace tandem::kernels {
+
+/// What each thread of a team does: refers to a callable that outlives the call. (A std::function would allocate for
+/// the captures of every kernel.)
+class TeamBody {
+ public:
+  template <class Callable>
+    requires(!std::is_same_v<Callable, TeamBody>)
+  TeamBody(const Callable& callable)  // NOLINT(google-explicit-constructor): lambdas are passed as they are
+      : callable_(&callable),
+        call_([](const void* object, int thread) { (*static_cast<const Callable*>(object))(thread); }) {}
+  void operator()(int thread) const { call_(callable_, thread); }
+
+ private:
+  const void* callable_;
+  void (*call_)(const void* object, int thread);
+};
 
 class ThreadTeam {
  public:
@@ -23,7 +39,7 @@ class ThreadTeam {
   int size() const;
   /// Calls body(thread) once for each thread in [0, size()) and returns when all are done. Not reentrant, and body must
   /// not throw.
-  void run(const std::function<void(int thread)>& body);
+  void run(const TeamBody& body);
 
   /// At least `bytes` of memory, aligned to 64 bytes, contents undefined. The team owns it and keeps it for the next
   /// call, which ends the life of the former one. Only the thread that calls run() may ask, outside of run().

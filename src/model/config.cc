@@ -25,6 +25,7 @@ constexpr FamilyRow kFamilies[] = {
     {Family::kLlama, "LlamaForCausalLM", "llama"},
     {Family::kQwen2, "Qwen2ForCausalLM", "qwen2"},
     {Family::kQwen3, "Qwen3ForCausalLM", "qwen3"},
+    {Family::kQwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
 };
 
 // Above every published model by an order of magnitude; small enough that no product of two overflows.
@@ -33,6 +34,7 @@ constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxHeads = 8192;
 constexpr std::int64_t kMaxHeadDim = 1024;
+constexpr std::int64_t kMaxExperts = 4096;
 constexpr std::int64_t kMaxPositions = std::int64_t{1} << 30;
 
 Status bad_config(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
@@ -115,14 +117,6 @@ Result<void> parse_features(const json::object& config, ModelConfig& model) {
     return Status(Code::kUnsupported,
                   "use_sliding_window: true is not supported; only full attention is. If the model "
                   "works with full attention, pass --hf-overrides '{\"use_sliding_window\": false}'");
-  for (const char* key : {"quantization_config", "compression_config", "quantize"}) {
-    const json::value* value = config.if_contains(key);
-    if (value == nullptr || value->is_null()) continue;
-    return Status(Code::kUnsupported,
-                  fmt::format("the checkpoint is already quantised ('{}': {}); load the float checkpoint and use "
-                              "--quantization w8a8",
-                              key, json::serialize(*value).substr(0, 200)));
-  }
   TANDEM_ASSIGN(const std::optional<double> eps_field, json_double(config, "rms_norm_eps"));
   const double eps = eps_field.value_or(1e-6);
   if (!(eps > 0.0 && eps < 1.0))
@@ -135,7 +129,7 @@ Result<void> parse_features(const json::object& config, ModelConfig& model) {
   model.o_bias = model.family != Family::kQwen2 && attention_bias;
   TANDEM_ASSIGN(const bool mlp_bias, flag(config, "mlp_bias"));
   model.mlp_bias = model.family == Family::kLlama && mlp_bias;
-  model.qk_norm = model.family == Family::kQwen3;
+  model.qk_norm = model.family == Family::kQwen3 || model.family == Family::kQwen3Moe;
   for (const char* key : {"dtype", "torch_dtype"}) {
     TANDEM_ASSIGN(const std::optional<std::string> dtype, json_string(config, key));
     if (!dtype) continue;
@@ -143,6 +137,40 @@ Result<void> parse_features(const json::object& config, ModelConfig& model) {
     break;
   }
   return {};
+}
+
+Result<void> parse_mlp_only_layers(const json::object& config, ModelConfig& model) {
+  const json::value* list = config.if_contains("mlp_only_layers");
+  if (list == nullptr || list->is_null()) return {};
+  if (!list->is_array() || static_cast<std::int64_t>(list->as_array().size()) > kMaxLayers)
+    return bad_config(fmt::format("field 'mlp_only_layers' is {}, expected a list of layer numbers",
+                                  json::serialize(*list).substr(0, 60)));
+  for (const json::value& item : list->as_array()) {
+    // A number past the last layer is harmless: a config that was cut to fewer layers.
+    if (!item.is_int64() || item.as_int64() < 0 || item.as_int64() >= kMaxLayers)
+      return bad_config(fmt::format("field 'mlp_only_layers' holds {}, expected layer numbers from 0",
+                                    json::serialize(item).substr(0, 60)));
+    model.mlp_only_layers.push_back(static_cast<std::int32_t>(item.as_int64()));
+  }
+  std::sort(model.mlp_only_layers.begin(), model.mlp_only_layers.end());
+  return {};
+}
+
+// Defaults are those of transformers (model_formats.md 1.1), also where published files differ from them.
+Result<void> parse_experts(const json::object& config, ModelConfig& model) {
+  if (model.family != Family::kQwen3Moe) return {};
+  const std::string_view count = config.contains("num_experts") ? "num_experts" : "num_local_experts";
+  TANDEM_ASSIGN(const std::optional<std::int64_t> given, json_int(config, count));
+  if (given && *given == 0) return {};
+  TANDEM_ASSIGN(model.num_experts, size_field(config, count, kMaxExperts, 128));
+  TANDEM_ASSIGN(model.experts_per_token, size_field(config, "num_experts_per_tok", kMaxExperts, 8));
+  if (model.experts_per_token > model.num_experts)
+    return bad_config(fmt::format("field 'num_experts_per_tok' is {}, more than the {} experts there are",
+                                  model.experts_per_token, model.num_experts));
+  TANDEM_ASSIGN(model.moe_intermediate_size, size_field(config, "moe_intermediate_size", kMaxWidth, 768));
+  TANDEM_ASSIGN(model.norm_topk_prob, flag(config, "norm_topk_prob"));
+  TANDEM_ASSIGN(model.decoder_sparse_step, size_field(config, "decoder_sparse_step", kMaxLayers, 1));
+  return parse_mlp_only_layers(config, model);
 }
 
 Result<std::int32_t> token_id(const json::value& value, std::string_view key, std::int64_t vocab) {
@@ -194,6 +222,11 @@ void merge_into(json::object& base, const json::object& overrides, int depth) {
 
 }  // namespace
 
+bool is_expert_layer(const ModelConfig& config, std::int32_t layer) {
+  return config.num_experts > 0 && (layer + 1) % config.decoder_sparse_step == 0 &&
+         !std::binary_search(config.mlp_only_layers.begin(), config.mlp_only_layers.end(), layer);
+}
+
 json::object merge_overrides(const json::object& base, const json::object& overrides) {
   json::object merged = base;
   json::object rest = overrides;
@@ -236,6 +269,7 @@ Result<ModelConfig> parse_config(const json::object& config, const json::object&
   model.architecture = family->architecture;
   TANDEM_TRY(parse_sizes(merged, model));
   TANDEM_TRY(parse_features(merged, model));
+  TANDEM_TRY(parse_experts(merged, model));
   TANDEM_TRY(parse_token_ids(merged, model));
   TANDEM_ASSIGN(model.rope, parse_rope(merged));
   const bool has_theta = merged.contains("rope_theta") ||

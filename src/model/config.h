@@ -12,7 +12,7 @@
 
 namespace tandem::model {
 
-enum class Family { kLlama, kQwen2, kQwen3 };
+enum class Family { kLlama, kQwen2, kQwen3, kQwen3Moe };
 enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
 
 struct RopeConfig {
@@ -47,7 +47,14 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;
-  bool interleaved_qk = false;  ///< GGUF Llama files store q and k rows permuted; the loader undoes it
+  /// Mixture of experts (Qwen3-MoE). 0: every layer is dense.
+  std::int32_t num_experts = 0;
+  std::int32_t experts_per_token = 0;
+  std::int32_t moe_intermediate_size = 0;
+  bool norm_topk_prob = false;
+  std::int32_t decoder_sparse_step = 1;
+  std::vector<std::int32_t> mlp_only_layers;  ///< ascending
+  bool interleaved_qk = false;                ///< GGUF Llama files store q and k rows permuted; the loader undoes it
   RopeConfig rope;
   std::int64_t max_position_embeddings = 0;
   /// The longest context the checkpoint allows: max_position_embeddings, or original * factor with YaRN.
@@ -56,6 +63,9 @@ struct ModelConfig {
   std::vector<std::int32_t> eos_token_ids;  ///< from config.json or GGUF
   std::optional<std::int32_t> bos_token_id;
 };
+
+/// Whether `layer` (from 0) has a router and experts in the place of an MLP of intermediate_size.
+bool is_expert_layer(const ModelConfig& config, std::int32_t layer);
 
 /// Reads a parsed config.json with `overrides` (--hf-overrides, may be empty) merged over it.
 Result<ModelConfig> parse_config(const boost::json::object& config, const boost::json::object& overrides);

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "model/fused_experts.h"
 #include "model/gguf.h"
 #include "model/hf_metadata.h"
 #include "model/mapped_file.h"
@@ -24,8 +25,12 @@ struct ArchitectureRow {
   std::string_view gguf;
   std::string_view hf;
 };
-constexpr ArchitectureRow kArchitectures[] = {
-    {"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}};
+constexpr ArchitectureRow kArchitectures[] = {{"llama", "LlamaForCausalLM"},
+                                              {"qwen2", "Qwen2ForCausalLM"},
+                                              {"qwen3", "Qwen3ForCausalLM"},
+                                              {"qwen3moe", "Qwen3MoeForCausalLM"}};
+
+constexpr std::string_view kExpertArchitecture = "qwen3moe";
 
 // blk.N.<first> <-> model.layers.N.<second>
 struct NameRow {
@@ -33,12 +38,21 @@ struct NameRow {
   std::string_view hf;
 };
 constexpr NameRow kLayerNames[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"},
+    {"ffn_down_exps", "mlp.experts.down_proj"},
 };
 constexpr std::string_view kRopeFactors = "rope_freqs.weight";
 
@@ -111,6 +125,7 @@ class ConfigBuilder {
       config_["head_dim"] = config_["hidden_size"].as_int64() / heads;
     }
     TANDEM_TRY(check_unsupported());
+    if (prefix_ == kExpertArchitecture) TANDEM_TRY(add_experts());
     if (const auto eps = metadata_.number(key("attention.layer_norm_rms_epsilon"))) config_["rms_norm_eps"] = *eps;
     config_["rope_theta"] = metadata_.number(key("rope.freq_base")).value_or(10000.0);
     const GgufTensor* embedding = tensor("token_embd.weight");
@@ -149,14 +164,23 @@ class ConfigBuilder {
   }
 
   Result<void> check_unsupported() const {
-    if (metadata_.integer(key("expert_count"), 0) > 0)
-      return Status(Code::kUnsupported, fmt::format("'{}' is {}: mixture-of-experts models are not supported",
+    if (prefix_ != kExpertArchitecture && metadata_.integer(key("expert_count"), 0) > 0)
+      return Status(Code::kUnsupported, fmt::format("'{}' is {}: of mixture-of-experts models only qwen3moe is read",
                                                     key("expert_count"), metadata_.integer(key("expert_count"), 0)));
     const std::int64_t head_dim = config_.at("head_dim").as_int64();
     for (const char* name : {"rope.dimension_count", "attention.value_length"})
       if (const auto* value = metadata_.find<std::int64_t>(key(name)); value != nullptr && *value != head_dim)
         return Status(Code::kUnsupported,
                       fmt::format("'{}' is {}, expected the head dimension {}", key(name), *value, head_dim));
+    return {};
+  }
+
+  // llama.cpp knows no dense layers in such a model, and always normalises.
+  Result<void> add_experts() {
+    TANDEM_TRY(copy_integer("expert_count", "num_experts", true));
+    TANDEM_TRY(copy_integer("expert_used_count", "num_experts_per_tok", true));
+    TANDEM_TRY(copy_integer("expert_feed_forward_length", "moe_intermediate_size", true));
+    config_["norm_topk_prob"] = true;
     return {};
   }
 
@@ -220,7 +244,7 @@ class GgufCheckpoint : public Checkpoint {
                                    [&](const ArchitectureRow& candidate) { return candidate.gguf == architecture; });
     if (row == std::end(kArchitectures))
       return Status(Code::kUnsupported,
-                    fmt::format("general.architecture '{}' is not supported; supported: llama, qwen2, qwen3",
+                    fmt::format("general.architecture '{}' is not supported; supported: llama, qwen2, qwen3, qwen3moe",
                                 architecture.substr(0, 100)));
     if (metadata_.integer("split.count", 1) > 1)
       return Status(Code::kUnsupported,
@@ -259,7 +283,8 @@ class GgufCheckpoint : public Checkpoint {
       const bool query_or_key = tensor.name.find("self_attn.q_proj.") != std::string::npos ||
                                 tensor.name.find("self_attn.k_proj.") != std::string::npos;
       if (config_.interleaved_qk && query_or_key) tensor.interleaved_head_dim = config_.head_dim;
-      TANDEM_TRY(index_.add(std::move(tensor), file_.path()));
+      TANDEM_ASSIGN(std::vector<StoredTensor> split, split_experts(std::move(tensor), config_));
+      for (StoredTensor& one : split) TANDEM_TRY(index_.add(std::move(one), file_.path()));
     }
     return {};
   }

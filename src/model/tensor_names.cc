@@ -9,6 +9,28 @@ std::string layer_tensor(std::int32_t layer, std::string_view rest) {
   return fmt::format("model.layers.{}.{}", layer, rest);
 }
 
+std::string expert_tensor(std::int32_t layer, std::int32_t expert, std::string_view rest) {
+  return fmt::format("model.layers.{}.mlp.experts.{}.{}", layer, expert, rest);
+}
+
+namespace {
+
+void add_experts(const ModelConfig& config, std::int32_t layer, std::vector<TensorSpec>& list) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = config.moe_intermediate_size;
+  list.push_back({layer_tensor(layer, kRouterName), config.num_experts, hidden, TensorRole::kLinear});
+  for (std::int32_t expert = 0; expert < config.num_experts; ++expert) {
+    const auto linear = [&](std::string_view name, std::int64_t out, std::int64_t in) {
+      list.push_back({expert_tensor(layer, expert, name), out, in, TensorRole::kLinear, expert});
+    };
+    linear("gate_proj.weight", inner, hidden);
+    linear("up_proj.weight", inner, hidden);
+    linear("down_proj.weight", hidden, inner);
+  }
+}
+
+}  // namespace
+
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t inner = config.intermediate_size;
@@ -34,6 +56,10 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
       norm("self_attn.k_norm.weight", config.head_dim);
     }
     norm("post_attention_layernorm.weight", hidden);
+    if (is_expert_layer(config, layer)) {
+      add_experts(config, layer, list);
+      continue;
+    }
     linear("mlp.gate_proj", inner, hidden, config.mlp_bias);
     linear("mlp.up_proj", inner, hidden, config.mlp_bias);
     linear("mlp.down_proj", hidden, inner, config.mlp_bias);

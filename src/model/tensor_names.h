@@ -18,6 +18,7 @@ struct TensorSpec {
   std::int64_t rows = 0;  ///< 1 for vectors
   std::int64_t cols = 0;
   TensorRole role = TensorRole::kLinear;
+  std::int32_t expert = -1;  ///< whose, if it is an expert's
 };
 
 /// Every tensor that must be there, embedding first, then layer by layer, then the final norm and (if not tied)
@@ -27,8 +28,12 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
 /// "model.layers.<layer>.<rest>"
 std::string layer_tensor(std::int32_t layer, std::string_view rest);
 
+/// "model.layers.<layer>.mlp.experts.<expert>.<rest>"
+std::string expert_tensor(std::int32_t layer, std::int32_t expert, std::string_view rest);
+
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 inline constexpr std::string_view kFinalNormName = "model.norm.weight";
 inline constexpr std::string_view kHeadName = "lm_head.weight";
+inline constexpr std::string_view kRouterName = "mlp.gate.weight";  ///< of a layer
 
 }  // namespace tandem::model

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of Llama, Qwen2 and Qwen3 (spec: model_formats.md 1.3). The residual stream is float32; every
-// rounding to BF16 or int8 happens inside a linear layer, on its input, so that splitting or joining calls changes
-// nothing.
+// The forward pass of Llama, Qwen2, Qwen3 and Qwen3-MoE (spec: model_formats.md 1.3). The residual stream is float32;
+// every rounding to BF16 or int8 happens inside a linear layer, on its input, so that splitting or joining calls
+// changes nothing.
 //
 // Tensor parallelism: where is the all-reduce? There is none. Ranks share one thread team and one memory, so every
 // linear layer, o_proj and down_proj too, is split by its outputs (the team's threads take contiguous rows of the
 // packed weights, the threads of a rank next to each other), and the barrier at the end of a kernel is the all-gather.
 // No sum over K is cut, so the number of ranks changes no bit. docs/architecture.md, "Tensor parallelism".
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "base/float16.h"
+#include "model/expert_layer.h"
+#include "model/expert_placement.h"
 #include "model/model.h"
 #include "model/rope.h"
+#include "model/scratch.h"
 #include "model/weights.h"
 
 namespace tandem::model {
@@ -31,28 +34,6 @@ constexpr std::int64_t kMlpRows = 1024;
 constexpr std::int64_t kMaxRopeBytes = std::int64_t{8} << 30;
 /// Below this much work, waking the other threads costs more than it saves.
 constexpr std::int64_t kInlineElements = 32 * 1024;
-
-/// Float scratch that only grows, so that a steady stream of passes allocates nothing.
-class Scratch {
- public:
-  float* get(std::int64_t rows, std::int64_t cols) {
-    const auto size = static_cast<std::size_t>(rows * cols);
-    if (size > size_) {
-      const std::size_t bytes = (size * sizeof(float) + 63) / 64 * 64;
-      data_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-      TANDEM_ASSERT(data_ != nullptr, "out of memory for activations");
-      size_ = size;
-    }
-    return data_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(float* data) const { std::free(data); }
-  };
-  std::unique_ptr<float, Free> data_;
-  std::size_t size_ = 0;
-};
 
 bool has_bf16_rest(const ModelOptions& options) {
   return options.compute != ComputeType::kFloat32 && !options.float32_rest;
@@ -71,6 +52,14 @@ kernels::KvType kv_type(kv::ElementType element) {
   return kernels::KvType::kF32;
 }
 
+// What processes must have in common to work on each other's tokens: the model, where its experts are, and the order
+// of sums.
+std::uint64_t group_identity(const ModelOptions& options, std::string_view fingerprint) {
+  const std::string text = fmt::format("{} {} {} {}", fingerprint, kernels::isa_name(options.isa),
+                                       options.experts.num_ranks, fmt::join(options.experts.first_rank, ","));
+  return XXH3_64bits(text.data(), text.size());
+}
+
 class Transformer : public Model {
  public:
   Transformer(const ModelConfig& config, const ModelOptions& options, const kernels::Ops& ops,
@@ -84,7 +73,8 @@ class Transformer : public Model {
         fingerprint_(std::move(fingerprint)),
         q_size_(static_cast<std::int64_t>(config.num_heads) * config.head_dim),
         kv_size_(static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim),
-        bf16_rest_(has_bf16_rest(options)) {}
+        bf16_rest_(has_bf16_rest(options)),
+        experts_(config_, options_.experts, ops, team, group_identity(options_, fingerprint_)) {}
 
   const ModelConfig& config() const override { return config_; }
   std::size_t weight_bytes() const override { return weights_.bytes; }
@@ -102,17 +92,16 @@ class Transformer : public Model {
     TANDEM_ASSERT(cache.ranks().size() == static_cast<std::size_t>(options_.tensor_parallel_size),
                   "the KV cache has another number of ranks");
     plan(sequences, cache.layout());
-    if (num_rows_ == 0) return {};
+    if (num_rows_ == 0) return serve_others();
     TANDEM_ASSERT(logits.size() >= wanted_rows_.size() * static_cast<std::size_t>(config_.vocab_size),
                   "the logits buffer is too small for the rows asked for");
     float* x = x_.get(num_rows_, config_.hidden_size);
     embed(sequences, x);
     for (std::int32_t layer = 0; layer + 1 < config_.num_layers; ++layer) {
       const float* attended = attention(layer, x, sequences_, cache);
-      finish_layer(layer, x, attended, num_rows_);
+      TANDEM_TRY(finish_layer(layer, x, attended, num_rows_));
     }
-    finish(x, cache, logits.data());
-    return {};
+    return finish(x, cache, logits.data());
   }
 
  private:
@@ -195,12 +184,12 @@ class Transformer : public Model {
     const std::int64_t width = q_size_ + 2 * kv_size_;
     float* normed = normed_.get(num_rows_, hidden);
     float* qkv = qkv_.get(num_rows_, width);
-    ops_.rms_norm(team_, x, hidden, weights.input_norm.data(), config_.rms_norm_eps, num_rows_, hidden, normed, hidden);
+    norm(x, hidden, weights.input_norm, num_rows_, hidden, normed, hidden);
     ops_.linear(team_, *weights.qkv, normed, hidden, num_rows_, qkv, width, kernels::Epilogue::kStore);
     float* k = qkv + q_size_;
     if (config_.qk_norm) {
-      head_norm(qkv, width, config_.num_heads, weights.q_norm.data());
-      head_norm(k, width, config_.num_kv_heads, weights.k_norm.data());
+      head_norm(qkv, width, config_.num_heads, weights.q_norm);
+      head_norm(k, width, config_.num_kv_heads, weights.k_norm);
     }
     // q and k stand side by side: one call turns both.
     ops_.rope(team_, qkv, width, num_rows_, config_.num_heads + config_.num_kv_heads, config_.head_dim,
@@ -216,33 +205,57 @@ class Transformer : public Model {
     return attended;
   }
 
+  void norm(const float* x, std::int64_t ldx, const Norm& weights, std::int64_t rows, std::int64_t cols, float* y,
+            std::int64_t ldy) {
+    ops_.rms_norm(team_, x, ldx, weights.weight.data(), weights.bias.empty() ? nullptr : weights.bias.data(),
+                  config_.rms_norm_eps, rows, cols, y, ldy);
+  }
+
   // RMS norm of each head. Heads are contiguous within a row, rows are apart: take whichever way needs fewer calls.
-  void head_norm(float* x, std::int64_t stride, std::int64_t heads, const float* weight) {
+  void head_norm(float* x, std::int64_t stride, std::int64_t heads, const Norm& weights) {
     const std::int64_t dim = config_.head_dim;
     if (num_rows_ <= heads) {
       for (std::int64_t row = 0; row < num_rows_; ++row)
-        ops_.rms_norm(team_, x + row * stride, dim, weight, config_.rms_norm_eps, heads, dim, x + row * stride, dim);
+        norm(x + row * stride, dim, weights, heads, dim, x + row * stride, dim);
     } else {
       for (std::int64_t head = 0; head < heads; ++head)
-        ops_.rms_norm(team_, x + head * dim, stride, weight, config_.rms_norm_eps, num_rows_, dim, x + head * dim,
-                      stride);
+        norm(x + head * dim, stride, weights, num_rows_, dim, x + head * dim, stride);
     }
   }
 
-  // Output projection and MLP of `rows` rows of x.
-  void finish_layer(std::int32_t layer, float* x, const float* attended, std::int64_t rows) {
+  // A pass without rows: only the other processes' tokens, in every layer that has experts.
+  Result<void> serve_others() {
+    if (!experts_.has_group()) return {};
+    for (std::int32_t layer = 0; layer < config_.num_layers; ++layer)
+      if (is_expert_layer(config_, layer))
+        TANDEM_TRY(experts_.run(layer, weights_.layers[static_cast<std::size_t>(layer)], nullptr, 0, nullptr));
+    return {};
+  }
+
+  // Output projection and MLP of `rows` rows of x (none if another process's tokens are all there is).
+  Result<void> finish_layer(std::int32_t layer, float* x, const float* attended, std::int64_t rows) {
     const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
     const std::int64_t hidden = config_.hidden_size;
-    const std::int64_t inner = config_.intermediate_size;
     ops_.linear(team_, *weights.o, attended, q_size_, rows, x, hidden, kernels::Epilogue::kAdd);
+    if (weights.router == nullptr) {
+      dense_mlp(weights, x, rows);
+      return {};
+    }
+    float* normed = normed_.get(rows, hidden);
+    norm(x, hidden, weights.post_attention_norm, rows, hidden, normed, hidden);
+    return experts_.run(layer, weights, normed, rows, x);
+  }
+
+  void dense_mlp(const LayerWeights& weights, float* x, std::int64_t rows) {
+    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t inner = config_.intermediate_size;
     for (std::int64_t first = 0; first < rows; first += kMlpRows) {
       const std::int64_t count = std::min(kMlpRows, rows - first);
       float* part = x + first * hidden;
       float* normed = normed_.get(count, hidden);
       float* gate_up = gate_up_.get(count, 2 * inner);
       float* activated = activated_.get(count, inner);
-      ops_.rms_norm(team_, part, hidden, weights.post_attention_norm.data(), config_.rms_norm_eps, count, hidden,
-                    normed, hidden);
+      norm(part, hidden, weights.post_attention_norm, count, hidden, normed, hidden);
       ops_.linear(team_, *weights.gate_up, normed, hidden, count, gate_up, 2 * inner, kernels::Epilogue::kStore);
       ops_.silu_mul(team_, gate_up, count, inner, activated);
       ops_.linear(team_, *weights.down, activated, inner, count, part, hidden, kernels::Epilogue::kAdd);
@@ -250,19 +263,21 @@ class Transformer : public Model {
   }
 
   // Last layer and head. Past the last KV write, only the rows whose logits are wanted matter to anyone.
-  void finish(float* x, kv::CacheMemory& cache, float* logits) {
+  Result<void> finish(float* x, kv::CacheMemory& cache, float* logits) {
     const std::int32_t last = config_.num_layers - 1;
     attention(last, x, wanted_sequences_, cache);
-    if (wanted_rows_.empty()) return;
+    // With a group every process goes through every layer with experts, also one that wants nothing of the last.
+    if (wanted_rows_.empty() && !experts_.has_group()) return {};
     const std::int64_t hidden = config_.hidden_size;
     const auto rows = static_cast<std::int64_t>(wanted_rows_.size());
     float* attended = attended_.get(num_rows_, q_size_);
     compact(x, hidden);
     compact(attended, q_size_);
-    finish_layer(last, x, attended, rows);
+    TANDEM_TRY(finish_layer(last, x, attended, rows));
     float* normed = normed_.get(rows, hidden);
-    ops_.rms_norm(team_, x, hidden, weights_.final_norm.data(), config_.rms_norm_eps, rows, hidden, normed, hidden);
+    norm(x, hidden, weights_.final_norm, rows, hidden, normed, hidden);
     ops_.linear(team_, *weights_.head, normed, hidden, rows, logits, config_.vocab_size, kernels::Epilogue::kStore);
+    return {};
   }
 
   // Moves the wanted rows to the front; they ascend, so a row is never overwritten before it is read.
@@ -283,6 +298,7 @@ class Transformer : public Model {
   const std::int64_t q_size_;
   const std::int64_t kv_size_;
   const bool bf16_rest_;
+  ExpertLayer experts_;
 
   // The pass in work.
   const std::function<void(std::int32_t layer)>* on_layer_ = nullptr;
@@ -336,11 +352,20 @@ Result<std::vector<kv::Layout>> kv_layouts(const ModelConfig& config, const Mode
   whole.element = options.kv_element.value_or(has_bf16_rest(options) ? kv::ElementType::kBf16 : kv::ElementType::kF32);
   const std::int32_t tp_size = options.tensor_parallel_size;
   TANDEM_ASSIGN(auto ranks, kv::split_heads(whole, config.num_heads, tp_size));
-  if (config.intermediate_size % tp_size != 0)
-    return Status(Code::kInvalidArgument,
-                  fmt::format("tensor parallel size {} does not divide the model's intermediate size {}", tp_size,
-                              config.intermediate_size),
-                  Scope::kProcess);
+  const auto check_divides = [&](std::string_view what, std::int32_t size, std::string_view advice) -> Result<void> {
+    if (size % tp_size == 0) return {};
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("tensor parallel size {} does not divide the model's {} {}{}", tp_size, what, size, advice),
+        Scope::kProcess);
+  };
+  bool any_dense = false;
+  for (std::int32_t layer = 0; layer < config.num_layers; ++layer) any_dense |= !is_expert_layer(config, layer);
+  if (any_dense) TANDEM_TRY(check_divides("intermediate size", config.intermediate_size, ""));
+  // With expert parallelism an expert is whole on its rank; otherwise each rank has a share of every expert.
+  if (config.num_experts > 0 && options.experts.num_ranks == 1)
+    TANDEM_TRY(check_divides("expert intermediate size", config.moe_intermediate_size,
+                             "; with --enable-expert-parallel it need not"));
   return ranks;
 }
 
@@ -348,7 +373,9 @@ Result<std::unique_ptr<Model>> Model::load(const Checkpoint& checkpoint, const M
                                            kernels::ThreadTeam& team, const std::function<void(double)>& progress) {
   const ModelConfig& config = checkpoint.config();
   TANDEM_TRY(model::kv_layouts(config, options, 1, 1));
-  TANDEM_ASSIGN(const kernels::Ops* const ops, kernels::ops_for(options.isa));
+  TANDEM_TRY(check_placement(options.experts));
+  TANDEM_ASSIGN(const kernels::Ops* ops, kernels::ops_for(options.isa));
+  if (options.observer != nullptr) ops = options.observer->ops;
   const std::int64_t positions = options.max_positions > 0 ? options.max_positions : config.max_context;
   if (positions < 1 || positions > kMaxRopeBytes / (4 * config.head_dim))
     return Status(Code::kInvalidArgument,

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "base/tcp_socket.h"
 #include "transfer/event_loop.h"
-#include "transfer/socket.h"
 
 namespace tandem::transfer {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/tcp_socket.h"
 #include "transfer/event_loop.h"
-#include "transfer/socket.h"
 #include "transfer/wire.h"
 
 namespace tandem::transfer {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transfer/peer_memory.h"
 
 namespace tandem::transfer {
 namespace {

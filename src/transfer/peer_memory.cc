@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handing a memfd to a reader on the same host: abstract Unix socket, SCM_RIGHTS, and the checks on both sides that
 // make the mapping safe (same user, read-only, cannot shrink, large enough).
+#include "transfer/peer_memory.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -14,7 +16,6 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "transfer/socket.h"
 
 namespace tandem::transfer {
 namespace {

@@ -36,7 +36,7 @@ class EngineImpl final : public TransferEngine {
   Result<void> open() {
     const TransferOptions& options = context_.options;
     if (options.producer || options.receiver) {
-      TANDEM_ASSIGN(Socket listener, listen_tcp(options.bind_host, options.port));
+      TANDEM_ASSIGN(Socket listener, listen_tcp(options.bind_host, options.port, "KV transfer (kv_port)"));
       port_ = bound_port(listener);
       Socket memory_listener;
       const std::string name = fmt::format("{:x}-{:x}", context_.identity.incarnation, random_id());

@@ -15,6 +15,11 @@
 namespace tandem::worker {
 namespace {
 
+/// A budget of 32k tokens is common; computing them all would make a start wait for half a minute and warm nothing more.
+constexpr std::int64_t kWarmUpTokens = 2048;
+/// Long enough that a lone sequence's attention is shared between threads.
+constexpr std::int64_t kLongPosition = 4096;
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -67,13 +72,13 @@ Result<void> ModelWorker::make_cache() {
   return {};
 }
 
-/// One prefill of the largest size and one decode row: weights, KV pages, buffers and the kernels' own caches are then
+/// One prefill of a large size and one decode row: weights, KV pages, buffers and the kernels' own caches are then
 /// warm, and a damaged checkpoint is found before the first request. Writes to blocks that nobody owns yet.
 Result<void> ModelWorker::warm_up() {
   const auto start = std::chrono::steady_clock::now();
   const kv::Layout& layout = cache_->layout();
   const std::int64_t capacity = static_cast<std::int64_t>(layout.num_blocks) * layout.block_size;
-  const std::int64_t count = std::min({std::int64_t{options_.max_num_batched_tokens}, capacity,
+  const std::int64_t count = std::min({std::int64_t{options_.max_num_batched_tokens}, kWarmUpTokens, capacity,
                                        options_.model.max_positions > 0 ? options_.model.max_positions : capacity});
   StepPlan plan;
   plan.sequences.resize(1);
@@ -94,7 +99,36 @@ Result<void> ModelWorker::warm_up() {
       return result.sampled[0].error.with_scope(Scope::kProcess).context("warm-up");
     }
   }
+  TANDEM_TRY(plan_decodes());
   log::debug("warm-up with {} tokens took {:.2f} s", count, seconds_since(start));
+  return {};
+}
+
+/// Takes the memory of the largest planned step: the lists of sequences, logits, the samplers' scratch, and what the
+/// kernels need for a context that threads share.
+Result<void> ModelWorker::plan_decodes() {
+  const kv::Layout& layout = cache_->layout();
+  const std::int32_t count = std::min(options_.planned_decodes, layout.num_blocks);
+  if (count <= 0) return {};
+  for (Sampler& sampler : samplers_) sampler.reserve(static_cast<std::size_t>(vocab_size()));
+  const auto params = std::make_shared<SamplingParams>();
+  StepPlan plan;
+  const auto add = [&](kv::BlockId block, std::int64_t position) {
+    SequencePlan& sequence = plan.sequences.emplace_back();
+    sequence.tokens = {0};
+    sequence.first_position = position;
+    // One block stands for all: what it holds does not matter here.
+    sequence.block_table.assign(static_cast<std::size_t>(position / layout.block_size + 1), block);
+    sequence.sample = true;
+    sequence.sampling = params;
+  };
+  const std::int64_t positions =
+      options_.model.max_positions > 0 ? options_.model.max_positions : model_->config().max_context;
+  add(0, std::min(positions, kLongPosition) - 1);
+  TANDEM_TRY(step(plan));
+  plan.sequences.clear();
+  for (std::int32_t i = 0; i < count; ++i) add(i, 0);
+  TANDEM_TRY(step(plan));
   return {};
 }
 

@@ -33,9 +33,10 @@ struct ModelWorkerOptions {
   /// The CPUs that each thread may run on; empty: all. A rank's threads are next to each other if they divide evenly.
   std::vector<std::vector<int>> cpus;
   std::vector<int> rank_nodes;  ///< NUMA node of each rank's KV, -1 for any; empty: any
-  /// The largest step there will be; the warm-up has this many tokens, so that buffers are there before the first
-  /// request.
+  /// The largest step there will be; the warm-up has this many tokens, up to 2048.
   std::int32_t max_num_batched_tokens = 512;
+  /// Steps of up to so many sequences with one token each allocate nothing but their result; at most num_blocks.
+  std::int32_t planned_decodes = 0;
 };
 
 /// How many KV blocks fit `bytes`. `one_block`: the ranks' layouts for one block.
@@ -62,6 +63,7 @@ class ModelWorker final : public Worker {
   Result<void> start(const model::Checkpoint& checkpoint, const std::function<void(double)>& progress);
   Result<void> make_cache();
   Result<void> warm_up();
+  Result<void> plan_decodes();
   Result<StepResult> step(const StepPlan& plan);
   void sample(StepResult& result);
 

@@ -17,6 +17,7 @@ RunnerThread::~RunnerThread() {
 
 Result<void> RunnerThread::launch(Start start, Step step) {
   TANDEM_ASSERT(!thread_.joinable(), "a runner thread is launched once");
+  queue_.reserve(kMaxPlans);
   std::promise<Result<void>> started;
   auto result = started.get_future();
   // The thread owns the promise: it may still be inside set_value() when this function returns.
@@ -53,7 +54,7 @@ void RunnerThread::run(const std::stop_token& stop, const Step& step) {
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return !queue_.empty(); })) {
     Job job = std::move(queue_.front());
-    queue_.pop_front();
+    queue_.erase(queue_.begin());
     if (stop.stop_requested()) {
       lock.unlock();
       job.done(Status(Code::kCancelled, "the worker is stopping"));

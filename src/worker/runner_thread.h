@@ -3,12 +3,12 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 #include "base/status.h"
 #include "worker/sampled_before.h"
@@ -44,9 +44,9 @@ class RunnerThread {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Job> queue_;  // guarded by mutex_; the front one is running if running_
-  bool running_ = false;   // guarded by mutex_
-  SampledBefore before_;   // the thread's own
+  std::vector<Job> queue_;  // guarded by mutex_; room for kMaxPlans is taken at launch
+  bool running_ = false;    // guarded by mutex_
+  SampledBefore before_;    // the thread's own
   std::jthread thread_;
 };
 

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "kv/cache_memory.h"
 #include "worker/sampling_params.h"
+#include "worker/token_mask.h"
 
 namespace tandem::worker {
 
@@ -32,8 +33,9 @@ struct SequencePlan {
   /// appends that token to the output.
   std::vector<std::int32_t> prompt_tokens;
   std::vector<std::int32_t> output_tokens;
-  std::int32_t num_output_tokens = 0;    ///< tokens generated so far: position of the random number, and min_tokens
-  std::vector<std::int32_t> suppressed;  ///< ids that must not be sampled now (eos and stop ids before min_tokens)
+  std::int32_t num_output_tokens = 0;     ///< tokens generated so far: position of the random number, and min_tokens
+  std::vector<std::int32_t> suppressed;   ///< ids that must not be sampled now (eos and stop ids before min_tokens)
+  std::shared_ptr<const TokenMask> mask;  ///< of the output's grammar; nullptr if it has none
 };
 
 struct StepPlan {

@@ -300,7 +300,7 @@ TEST_P(LayerwiseContract, AnOfferTwiceIsOneAndASecondLeaseIsRefused) {
 TEST_P(LayerwiseContract, NobodyThereOrNobodyWhoListensIsToldWithinTheConnectTimeout) {
   start([](TransferOptions& p_options, TransferOptions&) { p_options.connect_timeout = 300ms; });
   const Waiting waiting = receive();
-  auto silent = listen_tcp("127.0.0.1", 0);
+  auto silent = listen_tcp("127.0.0.1", 0, "a test");
   ASSERT_TRUE(silent);
   Delivery to_silent = waiting.delivery;
   to_silent.port = bound_port(*silent);
@@ -565,7 +565,7 @@ TEST_P(LayerwiseContract, StopEndsReceptionsAndOffersAndSaysSo) {
   EXPECT_EQ(offered.outcome->wait().error().code(), Code::kCancelled);
   EXPECT_EQ(receive().outcome->wait().error().code(), Code::kCancelled);
   EXPECT_EQ(p->lease_end(source.lease), LeaseEnd::kDropped);
-  auto silent = listen_tcp("127.0.0.1", 0);
+  auto silent = listen_tcp("127.0.0.1", 0, "a test");
   ASSERT_TRUE(silent);
   Delivery nowhere = idle.delivery;
   nowhere.port = bound_port(*silent);

@@ -11,7 +11,7 @@
 namespace tandem::transfer::test {
 
 TcpRelay::TcpRelay(std::uint16_t target_port) : target_port_(target_port) {
-  auto made = listen_tcp("127.0.0.1", 0);
+  auto made = listen_tcp("127.0.0.1", 0, "a test");
   EXPECT_TRUE(made) << made.error().to_string();
   listener_ = std::move(*made);
   thread_ = std::jthread([this] { run(); });

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "transfer/socket.h"
+#include "base/tcp_socket.h"
 
 namespace tandem::transfer::test {
 

@@ -15,7 +15,7 @@
 
 #include "contract/tcp_relay.h"
 #include "contract/transfer_fixture.h"
-#include "transfer/socket.h"
+#include "base/tcp_socket.h"
 #include "transfer/wire.h"
 
 namespace tandem::transfer::test {
@@ -137,7 +137,7 @@ TEST(Unreachable, NobodyThereIsAnErrorWithinTheConnectTimeout) {
 }
 
 TEST(Unreachable, ASilentListenerIsAnErrorWithinTheConnectTimeout) {
-  auto listener = listen_tcp("127.0.0.1", 0);  // accepts in the kernel, never answers
+  auto listener = listen_tcp("127.0.0.1", 0, "a test");  // accepts in the kernel, never answers
   ASSERT_TRUE(listener);
   Pair pair(TransportChoice::kAuto, {}, [](TransferOptions&, TransferOptions& d) { d.connect_timeout = 200ms; });
   Handover handover = pair.p->lease({1}, 4);
@@ -149,7 +149,7 @@ TEST(Unreachable, ASilentListenerIsAnErrorWithinTheConnectTimeout) {
 }
 
 TEST(Unreachable, HoldAndDropOfASilentPeerNeverBlock) {
-  auto listener = listen_tcp("127.0.0.1", 0);
+  auto listener = listen_tcp("127.0.0.1", 0, "a test");
   ASSERT_TRUE(listener);
   Pair pair(TransportChoice::kAuto);
   Handover handover = pair.p->lease({1}, 4);
@@ -290,8 +290,8 @@ void end_fetches_of_others(const Socket& listener, std::uint64_t incarnation, co
 }
 
 TEST(HostilePeers, APrefillerCannotEndFetchesFromAnother) {
-  auto silent = listen_tcp("127.0.0.1", 0);
-  auto hostile = listen_tcp("127.0.0.1", 0);
+  auto silent = listen_tcp("127.0.0.1", 0, "a test");
+  auto hostile = listen_tcp("127.0.0.1", 0, "a test");
   ASSERT_TRUE(silent && hostile);
   Pair pair(TransportChoice::kTcp, {}, [](TransferOptions&, TransferOptions& d) { d.connect_timeout = 500ms; });
   std::atomic<bool> over{false};

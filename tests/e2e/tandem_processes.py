@@ -57,6 +57,7 @@ def wait_until(condition, timeout_s: float, what: str):
 
 class Process:
     """One tandem process with a port that answers HTTP."""
+    host = "127.0.0.1"
 
     def __init__(self, name, arguments, port, health="/health", environment=None, binary=None):
         self.name = name
@@ -104,7 +105,7 @@ class Process:
         self.process.wait(10)
 
     def connection(self, timeout_s=120):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
 
     def get(self, path, timeout_s=10):
         connection = self.connection(timeout_s)
@@ -170,6 +171,15 @@ class Process:
                 total = (total or 0.0) + value
         assert total is not None, f"{self.name} has no metric {name} {labels}"
         return total
+
+
+class Remote(Process):
+    """One that somebody else has started, perhaps on another host."""
+
+    def __init__(self, name, host, port):  # pylint: disable=super-init-not-called
+        self.name = name
+        self.host = host
+        self.port = port
 
 
 def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, environment=None, transfer=None):

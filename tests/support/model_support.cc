@@ -28,7 +28,8 @@ Tokens tokens(const json::value& list) {
 }  // namespace
 
 std::vector<std::string> golden_names() {
-  return {"T1-qwen3", "T3-qwen2", "T4-llama", "T4b-llama3rope", "T5-qwen3-yarn", "T6-qwen3-12kv", "T7-qwen3-2kv"};
+  return {"T1-qwen3",       "T2-qwen3moe",   "T2b-qwen3moe-mixed", "T3-qwen2",    "T4-llama",
+          "T4b-llama3rope", "T5-qwen3-yarn", "T6-qwen3-12kv",      "T7-qwen3-2kv"};
 }
 
 GoldenModel load_golden(const std::string& name) {

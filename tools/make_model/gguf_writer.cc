@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 #include <vector>
 
 #include "make_model/encode.h"
 #include "make_model/file_writer.h"
+#include "make_model/model_tensors.h"
 #include "model/gguf.h"
 #include "model/rope.h"
 #include "model/tensor_names.h"
@@ -83,6 +85,7 @@ struct Tensor {
   std::string name;
   model::TensorView view;
   TensorType type = TensorType::kF32;
+  std::int64_t experts = 0;     ///< not 0: [experts, rows / experts, cols]
   std::int32_t interleave = 0;  ///< head dimension if rows go in the order of llama.cpp's rotary embedding
   std::size_t bytes() const { return static_cast<std::size_t>(view.rows) * row_bytes(type, view.cols); }
 };
@@ -95,6 +98,8 @@ std::string_view architecture(model::Family family) {
       return "qwen2";
     case model::Family::kQwen3:
       return "qwen3";
+    case model::Family::kQwen3Moe:
+      return "qwen3moe";
   }
   return "";
 }
@@ -107,12 +112,21 @@ std::string gguf_name(const std::string& name) {
     std::string_view hf;
     std::string_view gguf;
   };
-  static constexpr Part kParts[] = {{"input_layernorm", "attn_norm"},    {"post_attention_layernorm", "ffn_norm"},
-                                    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
-                                    {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"},
-                                    {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
-                                    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-                                    {"mlp.down_proj", "ffn_down"}};
+  static constexpr Part kParts[] = {{"input_layernorm", "attn_norm"},
+                                    {"post_attention_layernorm", "ffn_norm"},
+                                    {"self_attn.q_proj", "attn_q"},
+                                    {"self_attn.k_proj", "attn_k"},
+                                    {"self_attn.v_proj", "attn_v"},
+                                    {"self_attn.o_proj", "attn_output"},
+                                    {"self_attn.q_norm", "attn_q_norm"},
+                                    {"self_attn.k_norm", "attn_k_norm"},
+                                    {"mlp.gate_proj", "ffn_gate"},
+                                    {"mlp.up_proj", "ffn_up"},
+                                    {"mlp.down_proj", "ffn_down"},
+                                    {"mlp.gate", "ffn_gate_inp"},
+                                    {"mlp.experts.gate_proj", "ffn_gate_exps"},
+                                    {"mlp.experts.up_proj", "ffn_up_exps"},
+                                    {"mlp.experts.down_proj", "ffn_down_exps"}};
   constexpr std::string_view prefix = "model.layers.";
   const std::size_t dot = name.find('.', prefix.size());
   const std::size_t last = name.rfind('.');
@@ -210,10 +224,26 @@ Metadata make_metadata(const model::ModelConfig& config, const GgufOptions& opti
   size("attention.head_count_kv", config.num_kv_heads);
   size("attention.key_length", config.head_dim);
   size("attention.value_length", config.head_dim);
+  if (config.num_experts > 0) {
+    size("expert_count", config.num_experts);
+    size("expert_used_count", config.experts_per_token);
+    size("expert_feed_forward_length", config.moe_intermediate_size);
+  }
   metadata.add(prefix + "attention.layer_norm_rms_epsilon", config.rms_norm_eps);
   add_rope(metadata, config, prefix);
   add_tokenizer(metadata, options.vocabulary);
   return metadata;
+}
+
+// What llama.cpp takes for granted of a qwen3moe file has no place in its metadata.
+Result<void> check_expressible(const model::ModelConfig& config) {
+  if (config.family != model::Family::kQwen3Moe) return {};
+  bool everywhere = true;
+  for (std::int32_t layer = 0; layer < config.num_layers; ++layer) everywhere &= model::is_expert_layer(config, layer);
+  if (everywhere && config.norm_topk_prob) return {};
+  return Status(Code::kUnsupported,
+                "a GGUF file of architecture qwen3moe has experts in every layer and norm_topk_prob true; this model "
+                "has not: write a Hugging Face folder");
 }
 
 Result<std::vector<Tensor>> make_tensors(const model::Checkpoint& checkpoint, TensorType type) {
@@ -227,14 +257,20 @@ Result<std::vector<Tensor>> make_tensors(const model::Checkpoint& checkpoint, Te
     factors.view.source = std::make_shared<RopeFactors>(config);
     tensors.push_back(std::move(factors));
   }
-  for (const model::TensorSpec& spec : model::expected_tensors(config)) {
+  TANDEM_ASSIGN(const std::vector<NamedTensor> stored, model_tensors(checkpoint, ExpertForm::kFused));
+  for (const NamedTensor& named : stored) {
     Tensor tensor;
-    tensor.name = gguf_name(spec.name);
-    TANDEM_ASSIGN(tensor.view, checkpoint.tensor(spec.name, spec.rows, spec.cols));
-    if (spec.rows > 1) tensor.type = spec.cols % model::tensor_block_values(type) == 0 ? type : TensorType::kF16;
-    const bool rotated = spec.name.find("q_proj") != std::string::npos || spec.name.find("k_proj") != std::string::npos;
+    tensor.name = gguf_name(named.name);
+    tensor.view = named.view;
+    tensor.experts = named.experts;
+    const bool matrix = named.view.rows > 1;
+    const bool router = named.name.ends_with(model::kRouterName);  // stays float32, as in llama.cpp's files
+    if (matrix && !router)
+      tensor.type = named.view.cols % model::tensor_block_values(type) == 0 ? type : TensorType::kF16;
+    const bool rotated =
+        named.name.find("q_proj") != std::string::npos || named.name.find("k_proj") != std::string::npos;
     if (config.family == model::Family::kLlama && rotated) {
-      if (spec.rows > 1) {
+      if (matrix) {
         tensor.interleave = config.head_dim;
       } else {
         tensor.view.source = std::make_shared<InterleavedVector>(tensor.view, config.head_dim);
@@ -251,9 +287,11 @@ void write_infos(FileWriter& out, const std::vector<Tensor>& tensors) {
     out.number<std::uint64_t>(tensor.name.size());
     out.text(tensor.name);
     const bool matrix = tensor.view.rows > 1;
-    out.number<std::uint32_t>(matrix ? 2 : 1);
+    const std::int64_t experts = std::max<std::int64_t>(tensor.experts, 1);
+    out.number<std::uint32_t>(tensor.experts > 0 ? 3 : matrix ? 2 : 1);
     out.number<std::uint64_t>(static_cast<std::uint64_t>(tensor.view.cols));
-    if (matrix) out.number<std::uint64_t>(static_cast<std::uint64_t>(tensor.view.rows));
+    if (matrix) out.number<std::uint64_t>(static_cast<std::uint64_t>(tensor.view.rows / experts));
+    if (tensor.experts > 0) out.number<std::uint64_t>(static_cast<std::uint64_t>(experts));
     out.number<std::uint32_t>(model::gguf_type_id(tensor.type));
     out.number<std::uint64_t>(offset);
     offset += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
@@ -268,6 +306,7 @@ Result<void> write_gguf(const model::Checkpoint& checkpoint, const std::string& 
     return Status(Code::kInvalidArgument,
                   fmt::format("the tokenizer has {} tokens, the model {}; give one a token an id",
                               options.vocabulary.tokens.size(), config.vocab_size));
+  TANDEM_TRY(check_expressible(config));
   TANDEM_ASSIGN(const std::vector<Tensor> tensors, make_tensors(checkpoint, options.type));
   const Metadata metadata = make_metadata(config, options);
   FileWriter out(path);

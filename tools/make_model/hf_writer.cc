@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <filesystem>
 
 #include "make_model/encode.h"
 #include "make_model/file_writer.h"
 #include "make_model/shapes.h"
-#include "model/tensor_names.h"
 
 namespace tandem::tools {
 namespace json = boost::json;
@@ -28,7 +28,9 @@ Result<void> write_safetensors(const fs::path& path, const std::vector<NamedTens
   for (const NamedTensor& tensor : tensors) {
     const std::size_t end = offset + tensor_bytes(tensor, type);
     json::array shape{tensor.view.cols};
-    if (tensor.view.rows > 1) shape.insert(shape.begin(), tensor.view.rows);
+    const std::int64_t experts = std::max<std::int64_t>(tensor.experts, 1);
+    if (tensor.view.rows > 1) shape.insert(shape.begin(), tensor.view.rows / experts);
+    if (tensor.experts > 0) shape.insert(shape.begin(), experts);
     header[tensor.name] = {
         {"dtype", model::tensor_type_name(type)}, {"shape", std::move(shape)}, {"data_offsets", {offset, end}}};
     offset = end;
@@ -98,11 +100,7 @@ Result<void> write_hf_folder(const model::Checkpoint& checkpoint, const std::str
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Status(Code::kInternal, fmt::format("cannot make the folder {}: {}", folder, error.message()));
-  std::vector<NamedTensor> tensors;
-  for (const model::TensorSpec& spec : model::expected_tensors(checkpoint.config())) {
-    TANDEM_ASSIGN(model::TensorView view, checkpoint.tensor(spec.name, spec.rows, spec.cols));
-    tensors.push_back({spec.name, std::move(view)});
-  }
+  TANDEM_ASSIGN(std::vector<NamedTensor> tensors, model_tensors(checkpoint, options.experts));
   tensors.insert(tensors.end(), options.extra.begin(), options.extra.end());
   TANDEM_TRY(write_shards(folder, std::move(tensors), options));
   model::ModelConfig config = checkpoint.config();

@@ -6,20 +6,16 @@
 #include <vector>
 
 #include "base/status.h"
+#include "make_model/model_tensors.h"
 #include "model/checkpoint.h"
 
 namespace tandem::tools {
-
-/// A tensor under a name.
-struct NamedTensor {
-  std::string name;
-  model::TensorView view;
-};
 
 struct HfOptions {
   model::TensorType type = model::TensorType::kBf16;  ///< kF32, kF16 or kBf16
   int shards = 1;                                     ///< more than one: with model.safetensors.index.json
   std::vector<NamedTensor> extra;                     ///< tensors beyond those of the config
+  ExpertForm experts = ExpertForm::kSeparate;
 };
 
 /// Makes the folder if need be and overwrites the files in it.

@@ -15,6 +15,18 @@ const std::vector<NamedShape>& named_shapes() {
        R"({"model_type": "qwen3", "vocab_size": 257, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
            "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-6,
            "rope_theta": 1000000.0, "tie_word_embeddings": true, "max_position_embeddings": 512})"},
+      {"tiny-t2", "11:",
+       R"({"model_type": "qwen3_moe", "vocab_size": 320, "hidden_size": 40, "intermediate_size": 56,
+           "moe_intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 1,
+           "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false,
+           "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": true, "decoder_sparse_step": 1,
+           "mlp_only_layers": [], "max_position_embeddings": 512})"},
+      {"tiny-t2b", "8:",
+       R"({"model_type": "qwen3_moe", "vocab_size": 320, "hidden_size": 40, "intermediate_size": 56,
+           "moe_intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 1,
+           "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false,
+           "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": false, "decoder_sparse_step": 2,
+           "mlp_only_layers": [3], "max_position_embeddings": 512})"},
       {"tiny-t3", "14:",
        R"({"model_type": "qwen2", "vocab_size": 300, "hidden_size": 56, "intermediate_size": 100, "num_hidden_layers": 2,
            "num_attention_heads": 7, "num_key_value_heads": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
@@ -51,6 +63,14 @@ const std::vector<NamedShape>& named_shapes() {
        R"({"model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
            "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "rms_norm_eps": 1e-5,
            "rope_theta": 100000.0, "tie_word_embeddings": true, "max_position_embeddings": 8192})"},
+      // Qwen3-235B-A22B made small, with its vocabulary and the ratios that matter: KV heads are fewer than TP 8, and
+      // the experts divide neither by 32 ranks nor by the ones of two nodes.
+      {"qwen3-moe-small", "qwen3-moe-small:",
+       R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 128, "intermediate_size": 256,
+           "moe_intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4,
+           "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false,
+           "num_experts": 40, "num_experts_per_tok": 4, "norm_topk_prob": true, "decoder_sparse_step": 1,
+           "mlp_only_layers": [], "max_position_embeddings": 40960, "eos_token_id": [151645, 151643]})"},
   };
   return shapes;
 }
@@ -102,6 +122,8 @@ std::string_view model_type(model::Family family) {
       return "qwen2";
     case model::Family::kQwen3:
       return "qwen3";
+    case model::Family::kQwen3Moe:
+      return "qwen3_moe";
   }
   return "";
 }
@@ -127,6 +149,14 @@ json::object config_json(const model::ModelConfig& config) {
                       {"attention_bias", config.o_bias},
                       {"mlp_bias", config.mlp_bias},
                       {"torch_dtype", config.dtype}};
+  if (config.family == model::Family::kQwen3Moe) {
+    object["num_experts"] = config.num_experts;
+    object["num_experts_per_tok"] = config.experts_per_token;
+    object["moe_intermediate_size"] = config.moe_intermediate_size;
+    object["norm_topk_prob"] = config.norm_topk_prob;
+    object["decoder_sparse_step"] = config.decoder_sparse_step;
+    object["mlp_only_layers"] = json::value_from(config.mlp_only_layers);
+  }
   if (config.rope.type != model::RopeType::kDefault) object["rope_scaling"] = rope_json(config.rope);
   if (!config.eos_token_ids.empty()) object["eos_token_id"] = json::value_from(config.eos_token_ids);
   if (config.bos_token_id) object["bos_token_id"] = *config.bos_token_id;

@@ -47,11 +47,22 @@ struct Space {
   std::byte* rest;
 };
 
+/// Kept from call to call, so that steady decoding allocates nothing.
+struct Lists {
+  std::vector<Item> items;
+  std::vector<Item> pieces;
+  std::vector<std::int64_t> cost_of_rank;
+};
+
 class AttentionRun {
  public:
-  AttentionRun(const KernelTable& table, std::span<const AttentionSequence> sequences, const float* q, std::int64_t ldq,
-               std::int32_t group, float scale, std::span<const PagedKv> ranks, float* out, std::int64_t ldo)
-      : table_(table),
+  AttentionRun(Lists& lists, const KernelTable& table, std::span<const AttentionSequence> sequences, const float* q,
+               std::int64_t ldq, std::int32_t group, float scale, std::span<const PagedKv> ranks, float* out,
+               std::int64_t ldo)
+      : items_(lists.items),
+        pieces_(lists.pieces),
+        cost_of_rank_(lists.cost_of_rank),
+        table_(table),
         q_(q),
         ldq_(ldq),
         scale_(scale),
@@ -66,6 +77,7 @@ class AttentionRun {
     query_bytes_ = static_cast<std::size_t>(padded_dim(head_dim_)) * sizeof(float);
     state_floats_ = static_cast<std::size_t>(kStateHeader + padded_dim(head_dim_));
     expanded_bytes_ = static_cast<std::size_t>(padded_dim(head_dim_)) * (bf16_ ? 2 : 4);
+    items_.clear();
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       for (const auto& sequence : sequences) add_items(sequence, static_cast<int>(rank));
     }
@@ -124,8 +136,9 @@ class AttentionRun {
   /// Calls body(thread, item) for each item; the threads of a rank, or all threads for all ranks, take contiguous
   /// shares of equal cost.
   template <class Body>
-  void for_items(ThreadTeam& team, const std::vector<Item>& items, const Body& body) const {
-    std::vector<std::int64_t> of_rank(ranks_.size(), 0);
+  void for_items(ThreadTeam& team, const std::vector<Item>& items, const Body& body) {
+    std::vector<std::int64_t>& of_rank = cost_of_rank_;
+    of_rank.assign(ranks_.size(), 0);
     std::int64_t all = 0;
     for (const auto& item : items) {
       of_rank[static_cast<std::size_t>(item.rank)] += cost(item);
@@ -179,7 +192,9 @@ class AttentionRun {
   }
 
   void run_shared(ThreadTeam& team) {
-    std::vector<Item> pieces;
+    // The most there can ever be, at once: contexts grow, and pages that are not used yet cost nothing.
+    pieces_.reserve(kPartialBytes / (state_floats_ * sizeof(float)));
+    pieces_.clear();
     std::size_t num_states = 0;
     for (auto& item : items_) {
       item.partial = num_states;
@@ -188,14 +203,14 @@ class AttentionRun {
         piece.partition_begin = partition;
         piece.partition_end = partition + 1;
         piece.partial = num_states;
-        pieces.push_back(piece);
+        pieces_.push_back(piece);
         num_states += static_cast<std::size_t>(queries(item));
       }
     }
     const std::size_t spaces_bytes = space_bytes(0) * static_cast<std::size_t>(team.size());
-    std::byte* scratch = team.scratch(spaces_bytes + num_states * state_floats_ * sizeof(float));
+    std::byte* scratch = team.scratch(spaces_bytes + kPartialBytes);
     auto* states = reinterpret_cast<float*>(scratch + spaces_bytes);
-    for_items(team, pieces, [&](int thread, const Item& piece) {
+    for_items(team, pieces_, [&](int thread, const Item& piece) {
       const Space space = space_of(thread, scratch, 0);
       prepare_queries(piece, space.queries);
       compute_partition(piece, piece.partition_begin, space, states + piece.partial * state_floats_);
@@ -343,6 +358,9 @@ class AttentionRun {
     }
   }
 
+  std::vector<Item>& items_;
+  std::vector<Item>& pieces_;  ///< items cut by partition (shared partitions only)
+  std::vector<std::int64_t>& cost_of_rank_;
   const KernelTable& table_;
   const float* q_;
   std::int64_t ldq_;
@@ -358,7 +376,6 @@ class AttentionRun {
   std::size_t query_bytes_ = 0;
   std::size_t state_floats_ = 0;
   std::size_t expanded_bytes_ = 0;
-  std::vector<Item> items_;
 };
 
 }  // namespace
@@ -366,7 +383,9 @@ class AttentionRun {
 void CpuOps::attention(ThreadTeam& team, std::span<const AttentionSequence> sequences, const float* q, std::int64_t ldq,
                        std::int32_t group, float scale, std::span<const PagedKv> ranks, float* out,
                        std::int64_t ldo) const {
-  AttentionRun(table_, sequences, q, ldq, group, scale, ranks, out, ldo).run(team);
+  // Of the thread that runs the kernels; a team has one.
+  thread_local Lists lists;
+  AttentionRun(lists, table_, sequences, q, ldq, group, scale, ranks, out, ldo).run(team);
 }
 
 }  // namespace tandem::kernels::cpu

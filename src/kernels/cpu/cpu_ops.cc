@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/quantise.h"
 #include "base/status.h"
@@ -17,6 +18,8 @@ namespace {
 constexpr std::size_t kActivationBlockBytes = std::size_t{384} << 10;
 /// Rows of one thread when rows are shared out too; a multiple of every register block.
 constexpr std::int64_t kRowGrain = 24;
+/// A product this small is done before another thread has woken up.
+constexpr std::int64_t kInlineProducts = 128 * 1024;
 
 struct Prepared {
   const std::byte* data;
@@ -27,27 +30,47 @@ struct Prepared {
 /// An odd number of cache lines, so that the same column of many rows does not fall into one cache set.
 std::size_t row_stride(std::size_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
 
-/// Rounds the activations to what the kernel multiplies. Float32 is used in place.
+std::size_t prepared_stride(const KernelTable& table, const CpuPackedLinear& weights) {
+  const int element = weights.type() == WeightType::kF32    ? static_cast<int>(sizeof(float))
+                      : weights.type() == WeightType::kInt8 ? table.int8_x_bytes
+                                                            : table.bf16_x_bytes;
+  return row_stride(static_cast<std::size_t>(weights.k_padded()) * static_cast<std::size_t>(element));
+}
+
+/// Rounds one row of activations to what the kernel of the weights' type multiplies.
+void prepare_row(const KernelTable& table, const CpuPackedLinear& weights, const float* x, std::byte* out,
+                 float* scale) {
+  switch (weights.type()) {
+    case WeightType::kF32:
+      std::memcpy(out, x, static_cast<std::size_t>(weights.in_features()) * sizeof(float));
+      break;
+    case WeightType::kBf16:
+      table.prepare_bf16(x, weights.in_features(), weights.k_padded(), out);
+      break;
+    case WeightType::kInt8:
+      if (const auto& input = weights.static_input()) {
+        const StaticQuantiser how{input->scale, input->offset, input->zero_point};
+        table.prepare_static(x, weights.in_features(), weights.k_padded(), how, out, scale);
+      } else {
+        table.prepare_int8(x, weights.in_features(), weights.k_padded(), out, scale);
+      }
+      break;
+  }
+}
+
+/// All rows of a layer's activations. Float32 is used in place.
 Prepared prepare(ThreadTeam& team, const KernelTable& table, const CpuPackedLinear& weights, const float* x,
                  std::int64_t ldx, std::int64_t rows) {
   if (weights.type() == WeightType::kF32) {
     return {reinterpret_cast<const std::byte*>(x), static_cast<std::size_t>(ldx) * sizeof(float), nullptr};
   }
-  const bool int8 = weights.type() == WeightType::kInt8;
-  const auto element = static_cast<std::size_t>(int8 ? table.int8_x_bytes : table.bf16_x_bytes);
-  const std::size_t stride = row_stride(static_cast<std::size_t>(weights.k_padded()) * element);
+  const std::size_t stride = prepared_stride(table, weights);
   const auto count = static_cast<std::size_t>(rows);
   std::byte* data = team.scratch(count * stride + count * sizeof(float));
   auto* scales = reinterpret_cast<float*>(data + count * stride);
   for_rows(team, rows, weights.in_features(), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      std::byte* out = data + static_cast<std::size_t>(row) * stride;
-      if (int8) {
-        table.prepare_int8(x + row * ldx, weights.in_features(), weights.k_padded(), out, scales + row);
-      } else {
-        table.prepare_bf16(x + row * ldx, weights.in_features(), weights.k_padded(), out);
-      }
-    }
+    for (std::int64_t row = begin; row < end; ++row)
+      prepare_row(table, weights, x + row * ldx, data + static_cast<std::size_t>(row) * stride, scales + row);
   });
   return {data, stride, scales};
 }
@@ -73,12 +96,32 @@ Share share_of(std::int64_t rows, std::int64_t panels, int thread, int threads) 
   return {row_range, part_of(panels, thread % panel_parts, panel_parts)};
 }
 
+/// Rows that go through a panel before the next one is taken.
+std::int64_t rows_of_a_block(std::size_t stride) {
+  const auto fitting = static_cast<std::int64_t>(kActivationBlockBytes / std::max<std::size_t>(stride, 1));
+  return std::max(kRowGrain, fitting / kRowGrain * kRowGrain);
+}
+
+/// All but rows and panels.
+GemmArgs gemm_args(const CpuPackedLinear& weights, const Prepared& x, float* y, std::int64_t ldy) {
+  GemmArgs args{};
+  args.x_stride = x.stride;
+  args.weights = weights.weights();
+  args.k_groups = weights.k_padded() / k_group(weights.type());
+  args.bias = weights.bias();
+  args.w_scale = weights.scales();
+  args.w_start = weights.starts();
+  args.n = weights.out_features();
+  args.y = y;
+  args.ldy = ldy;
+  return args;
+}
+
 void run_share(const KernelTable& table, WeightType type, GemmArgs args, const Prepared& x, const Share& share) {
   args.panel_begin = share.panels.begin;
   args.panel_end = share.panels.end;
   if (args.panel_begin >= args.panel_end) return;
-  const auto fitting = static_cast<std::int64_t>(kActivationBlockBytes / std::max<std::size_t>(x.stride, 1));
-  const std::int64_t block = std::max(kRowGrain, fitting / kRowGrain * kRowGrain);
+  const std::int64_t block = rows_of_a_block(x.stride);
   float* y = args.y;
   for (std::int64_t row = share.rows.begin; row < share.rows.end; row += block) {
     args.rows = std::min(block, share.rows.end - row);
@@ -97,6 +140,50 @@ void run_share(const KernelTable& table, WeightType type, GemmArgs args, const P
         break;
     }
   }
+}
+
+const CpuPackedLinear* own_weights(const PackedLinear* weights) {
+  const auto* packed = dynamic_cast<const CpuPackedLinear*>(weights);
+  TANDEM_ASSERT(packed != nullptr, "weights were packed by another device");
+  return packed;
+}
+
+bool is_joined(const PackedLinear* weights) { return dynamic_cast<const JoinedLinear*>(weights) != nullptr; }
+
+/// Rows of one group that go through its panels together. The panels of all pieces in a row are the work of a
+/// grouped_linear(); a thread takes a stretch of it, whatever groups that touches.
+struct Piece {
+  const CpuPackedLinear* weights;
+  Range rows;
+  std::int64_t panel_cost;
+  std::int64_t cost_before;  ///< of all pieces before this one
+};
+
+std::vector<Piece> cut_into_pieces(std::span<const RowGroup> groups, std::int64_t block) {
+  // Reading a panel's weights takes as long as multiplying them with about this many rows.
+  constexpr std::int64_t kRowsPerRead = 8;
+  std::vector<Piece> pieces;
+  std::int64_t first = 0;
+  std::int64_t cost = 0;
+  for (const RowGroup& group : groups) {
+    const CpuPackedLinear* weights = own_weights(group.weights);
+    for (std::int64_t row = 0; row < group.num_rows; row += block) {
+      const std::int64_t rows = std::min(block, group.num_rows - row);
+      pieces.push_back({weights, {first + row, first + row + rows}, rows + kRowsPerRead, cost});
+      cost += (rows + kRowsPerRead) * weights->num_panels();
+    }
+    first += group.num_rows;
+  }
+  return pieces;
+}
+
+/// The panels of a piece that begin in the costs [begin, end).
+Range panels_between(const Piece& piece, std::int64_t begin, std::int64_t end) {
+  const auto first_from = [&](std::int64_t cost) {
+    const std::int64_t panel = (cost - piece.cost_before + piece.panel_cost - 1) / piece.panel_cost;
+    return std::clamp<std::int64_t>(cost <= piece.cost_before ? 0 : panel, 0, piece.weights->num_panels());
+  };
+  return {first_from(begin), first_from(end)};
 }
 
 void store_vector(const KernelTable& table, const PagedKv& cache, const float* from, std::byte* to) {
@@ -118,30 +205,40 @@ void store_vector(const KernelTable& table, const PagedKv& cache, const float* f
 std::unique_ptr<PackedLinear> CpuOps::pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
                                                   std::int64_t in_features, const RowReader& read_row,
                                                   const float* bias) const {
-  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features);
+  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features, table_.int8_x_offset);
   packed->fill(team, read_row, bias);
   return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::pack_int8(ThreadTeam& team, std::int64_t out_features, std::int64_t in_features,
+                                                const Int8Layer& layer) const {
+  auto packed = std::make_unique<CpuPackedLinear>(WeightType::kInt8, out_features, in_features, table_.int8_x_offset);
+  packed->fill(team, layer);
+  return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::join(std::vector<std::unique_ptr<PackedLinear>> parts) const {
+  TANDEM_ASSERT(!parts.empty(), "a joined layer needs parts");
+  if (parts.size() == 1) return std::move(parts.front());
+  for (const auto& part : parts)
+    TANDEM_ASSERT(part->in_features() == parts.front()->in_features(), "joined layers have different inputs");
+  return std::make_unique<JoinedLinear>(std::move(parts));
 }
 
 void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx, std::int64_t rows,
                     float* y, std::int64_t ldy, Epilogue epilogue) const {
   if (rows <= 0) return;
-  const auto* packed = dynamic_cast<const CpuPackedLinear*>(&weights);
-  TANDEM_ASSERT(packed != nullptr, "weights were packed by another device");
+  if (const auto* joined = dynamic_cast<const JoinedLinear*>(&weights)) {
+    for (const auto& part : joined->parts()) {
+      linear(team, *part, x, ldx, rows, y, ldy, epilogue);
+      y += part->out_features();
+    }
+    return;
+  }
+  const auto* packed = own_weights(&weights);
   const Prepared prepared = prepare(team, table_, *packed, x, ldx, rows);
-  GemmArgs args{};
-  args.x_stride = prepared.stride;
-  args.weights = packed->weights();
-  args.k_groups = packed->k_padded() / k_group(packed->type());
-  args.bias = packed->bias();
-  args.w_scale = packed->scales();
-  args.w_offset = packed->offsets();
-  args.n = packed->out_features();
-  args.y = y;
-  args.ldy = ldy;
+  GemmArgs args = gemm_args(*packed, prepared, y, ldy);
   args.add = epilogue == Epilogue::kAdd;
-  // A product this small is done before another thread has woken up.
-  constexpr std::int64_t kInlineProducts = 128 * 1024;
   if (team.size() == 1 || rows * packed->k_padded() * packed->num_panels() * kPanel < kInlineProducts) {
     run_share(table_, packed->type(), args, prepared, {{0, rows}, {0, packed->num_panels()}});
     return;
@@ -151,10 +248,69 @@ void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* 
   });
 }
 
-void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps,
-                      std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
+void CpuOps::grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
+                            std::int64_t ldy) const {
+  if (std::any_of(groups.begin(), groups.end(), [](const RowGroup& group) { return is_joined(group.weights); }))
+    return grouped_joined(team, groups, x, y, ldy);
+  std::size_t stride = 0;
+  std::int64_t rows = 0;
+  std::vector<const CpuPackedLinear*> row_weights;  // of each row
+  for (const RowGroup& group : groups) {
+    const CpuPackedLinear* weights = own_weights(group.weights);
+    TANDEM_ASSERT(weights->in_features() == groups[0].weights->in_features() &&
+                      weights->out_features() == groups[0].weights->out_features(),
+                  "the groups of a grouped linear layer have one shape");
+    stride = std::max(stride, prepared_stride(table_, *weights));
+    rows += group.num_rows;
+    row_weights.insert(row_weights.end(), static_cast<std::size_t>(group.num_rows), weights);
+  }
+  if (rows <= 0) return;
+  const std::int64_t k = groups[0].weights->in_features();
+  std::byte* data = team.scratch(static_cast<std::size_t>(rows) * (stride + sizeof(float)));
+  auto* scales = reinterpret_cast<float*>(data + static_cast<std::size_t>(rows) * stride);
+  const Prepared prepared{data, stride, scales};
+  for_rows(team, rows, k, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      prepare_row(table_, *row_weights[static_cast<std::size_t>(row)], x[row],
+                  data + static_cast<std::size_t>(row) * stride, scales + row);
+  });
+  const std::vector<Piece> pieces = cut_into_pieces(groups, rows_of_a_block(stride));
+  const Piece& last = pieces.back();
+  const std::int64_t cost = last.cost_before + last.panel_cost * last.weights->num_panels();
+  const auto run_between = [&](std::int64_t begin, std::int64_t end) {
+    for (const Piece& piece : pieces)
+      run_share(table_, piece.weights->type(), gemm_args(*piece.weights, prepared, y, ldy), prepared,
+                {piece.rows, panels_between(piece, begin, end)});
+  };
+  if (team.size() == 1 || rows * k * last.weights->num_panels() * kPanel < kInlineProducts) {
+    run_between(0, cost);
+    return;
+  }
+  team.run([&](int thread) { run_between(cost * thread / team.size(), cost * (thread + 1) / team.size()); });
+}
+
+// Experts whose gate and up differ in type or input scale are rare: group by group, part by part.
+void CpuOps::grouped_joined(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
+                            std::int64_t ldy) const {
+  for (const RowGroup& group : groups) {
+    float* out = y;
+    const auto* joined = dynamic_cast<const JoinedLinear*>(group.weights);
+    const std::size_t parts = joined == nullptr ? 1 : joined->parts().size();
+    for (std::size_t i = 0; i < parts; ++i) {
+      const RowGroup part{joined == nullptr ? group.weights : joined->parts()[i].get(), group.num_rows};
+      grouped_linear(team, std::span(&part, 1), x, out, ldy);
+      out += part.weights->out_features();
+    }
+    x += group.num_rows;
+    y += group.num_rows * ldy;
+  }
+}
+
+void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias,
+                      float eps, std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
   for_rows(team, rows, cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) table_.rms_norm(x + row * ldx, weight, eps, cols, y + row * ldy);
+    for (std::int64_t row = begin; row < end; ++row)
+      table_.rms_norm(x + row * ldx, weight, bias, eps, cols, y + row * ldy);
   });
 }
 

@@ -53,7 +53,7 @@ void answer(const Socket& listener, const std::vector<std::byte>& stream) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static Socket listener = std::move(*listen_tcp("127.0.0.1", 0));
+  static Socket listener = std::move(*listen_tcp("127.0.0.1", 0, "a test"));
   static const std::vector<Address> addresses = *resolve("127.0.0.1", bound_port(listener));
   auto loop = std::move(*EventLoop::create());
   std::vector<std::byte> memory(4096, kGuard);

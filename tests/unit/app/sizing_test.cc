@@ -56,6 +56,18 @@ TEST(Sizing, StaysModestWithoutAWordFromTheUser) {
   EXPECT_EQ(size_instance(config, small_model(), one_block(), 8 * kGiB)->num_blocks, 2 * kGiB / (16 * 1024));
 }
 
+TEST(Sizing, TakesTheShareThatTheUserGivesToWeightsAndKv) {
+  config::ServeConfig config = flags();
+  config.max_num_seqs = 1 << 16;
+  config.memory_utilization = 0.5;
+  const std::int64_t weights = estimated_weight_bytes(small_model(), config);
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks,
+            (32 * kGiB - weights) / (16 * 1024));
+  // Never more than all requests together can use.
+  config.max_num_seqs = 8;
+  EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks, 8 * 4096 / 16);
+}
+
 TEST(Sizing, ShortMemoryShortensTheContextOrIsRefused) {
   const std::int64_t memory = 270LL << 20;  // weights and activations take nearly all of it
   config::ServeConfig config = flags();

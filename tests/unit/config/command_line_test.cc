@@ -137,8 +137,8 @@ TEST(ServeFlags, ErrorsNameFlagFoundAndAllowed) {
   EXPECT_EQ(error_of({"serve", "m", "--port", "x"}), "argument --port: invalid int value: 'x'");
   EXPECT_THAT(error_of({"serve", "m", "--dtype", "int4"}),
               HasSubstr("argument --dtype: invalid choice: 'int4' (choose from auto, "));
-  EXPECT_THAT(error_of({"serve", "m", "--quantization", "awq"}),
-              HasSubstr("invalid choice: 'awq' (choose from none, w8a8)"));
+  EXPECT_THAT(error_of({"serve", "m", "--quantization", "bitsandbytes"}),
+              HasSubstr("invalid choice: 'bitsandbytes' (choose from none, w8a8, ascend, compressed-tensors, gptq, "));
   EXPECT_THAT(error_of({"serve", "m", "--gpu-memory-utilization", "1.1"}), HasSubstr("1.1 is out of range"));
   EXPECT_THAT(error_of({"serve", "m", "--hf-overrides", "[1]"}), HasSubstr("expected a JSON object, found array"));
   EXPECT_THAT(error_of({"serve", "m", "--hf-overrides", "{"}), HasSubstr("invalid JSON"));

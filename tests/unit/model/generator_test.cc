@@ -57,10 +57,10 @@ TEST(Generator, FingerprintsDifferByWeightsAndByShape) {
 }
 
 TEST(Shapes, AreThoseOfTheGoldenFiles) {
-  const std::pair<const char*, const char*> pairs[] = {{"tiny-t1", "T1-qwen3"},      {"tiny-t3", "T3-qwen2"},
-                                                       {"tiny-t4", "T4-llama"},      {"tiny-t4b", "T4b-llama3rope"},
-                                                       {"tiny-t5", "T5-qwen3-yarn"}, {"tiny-t6", "T6-qwen3-12kv"},
-                                                       {"tiny-t7", "T7-qwen3-2kv"}};
+  const std::pair<const char*, const char*> pairs[] = {
+      {"tiny-t1", "T1-qwen3"},      {"tiny-t2", "T2-qwen3moe"},   {"tiny-t2b", "T2b-qwen3moe-mixed"},
+      {"tiny-t3", "T3-qwen2"},      {"tiny-t4", "T4-llama"},      {"tiny-t4b", "T4b-llama3rope"},
+      {"tiny-t5", "T5-qwen3-yarn"}, {"tiny-t6", "T6-qwen3-12kv"}, {"tiny-t7", "T7-qwen3-2kv"}};
   for (const auto& [name, file] : pairs) {
     const auto shape = tools::find_shape(name);
     ASSERT_TRUE(shape.has_value());

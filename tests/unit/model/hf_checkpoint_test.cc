@@ -77,6 +77,48 @@ class TiedFolder : public HfFolder {
   TiedFolder() : HfFolder("T1-qwen3") {}
 };
 
+class ExpertFolder : public HfFolder {
+ protected:
+  ExpertFolder() : HfFolder("T2b-qwen3moe-mixed") {}
+};
+
+TEST_F(ExpertFolder, FusedExpertsAreThoseOfTheirOwnTensors) {
+  const Logits expected = logits(*source_);
+  std::string fingerprint;
+  for (const tools::ExpertForm form :
+       {tools::ExpertForm::kSeparate, tools::ExpertForm::kFusedGateUp, tools::ExpertForm::kFused})
+    for (const int shards : {1, 3}) {
+      write({TensorType::kBf16, shards, {}, form});
+      const auto checkpoint = open();
+      ASSERT_NE(checkpoint, nullptr);
+      EXPECT_EQ(logits(*checkpoint), expected);
+      if (fingerprint.empty()) fingerprint = checkpoint->fingerprint();
+      EXPECT_EQ(checkpoint->fingerprint(), fingerprint) << "the same weights are the same model";
+      fs::remove_all(folder_.path());
+      fs::create_directory(folder_.path());
+    }
+}
+
+TEST_F(ExpertFolder, MissingAndWrongExpertsAreNamed) {
+  write();
+  change_config(R"({"num_experts": 7})");
+  EXPECT_THAT(open_error(), HasSubstr("model.layers.1.mlp.gate.weight"));
+  change_config(R"({"num_experts": 6, "moe_intermediate_size": 25})");
+  EXPECT_THAT(open_error(), HasSubstr("model.layers.1.mlp.experts.0.gate_proj.weight"));
+  change_config(R"({"moe_intermediate_size": 24, "mlp_only_layers": []})");
+  EXPECT_THAT(open_error(), HasSubstr("model.layers.3.mlp.gate.weight"));
+  write({TensorType::kBf16, 1, {}, tools::ExpertForm::kFusedGateUp});
+  change_config(R"({"num_experts": 7})");
+  EXPECT_THAT(open_error(), ::testing::AllOf(HasSubstr("model.layers.1.mlp.experts.gate_up_proj"),
+                                             HasSubstr("[6, 48, 40]"), HasSubstr("7 experts")));
+}
+
+TEST_F(ExpertFolder, ASharedExpertIsRefused) {
+  const TensorView other = *source_->tensor("model.layers.0.mlp.gate_proj.weight", 56, 40);
+  write({TensorType::kBf16, 1, {{"model.layers.1.mlp.shared_expert.up_proj.weight", other}}});
+  EXPECT_THAT(open_error(), HasSubstr("shared_expert"));
+}
+
 TEST_F(HfFolder, RoundTripInBf16AndF32) {
   const Logits expected = logits(*source_);
   for (const TensorType type : {TensorType::kBf16, TensorType::kF32}) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "transfer/sliced_job.h"
-#include "transfer/socket.h"
+#include "base/tcp_socket.h"
 
 namespace tandem::transfer {
 namespace {

@@ -58,7 +58,7 @@ class TcpTransportTest : public ::testing::Test {
  protected:
   void SetUp() override {
     loop = std::move(*EventLoop::create());
-    listener = std::move(*listen_tcp("127.0.0.1", 0));
+    listener = std::move(*listen_tcp("127.0.0.1", 0, "a test"));
     TcpPeer peer;
     peer.addresses = *resolve("127.0.0.1", bound_port(listener));
     peer.name = "played";

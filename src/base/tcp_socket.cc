@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transfer/socket.h"
+#include "base/tcp_socket.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
-namespace tandem::transfer {
+namespace tandem {
 namespace {
 
 constexpr int kBacklog = 512;
@@ -85,13 +84,13 @@ bool is_numeric_host(const std::string& host) {
   return true;
 }
 
-Result<Socket> listen_tcp(const std::string& host, std::uint16_t port) {
+Result<Socket> listen_tcp(const std::string& host, std::uint16_t port, std::string_view purpose) {
   int error = 0;
   addrinfo* list = look_up(without_brackets(host), port, AI_PASSIVE, error);
   if (list == nullptr) {
     return Status(
         Code::kInvalidArgument,
-        fmt::format("cannot listen for KV transfer on {}: {}", endpoint_name(host, port), gai_strerror(error)),
+        fmt::format("cannot listen for {} on {}: {}", purpose, endpoint_name(host, port), gai_strerror(error)),
         Scope::kProcess);
   }
   int reason = EADDRNOTAVAIL;
@@ -112,7 +111,7 @@ Result<Socket> listen_tcp(const std::string& host, std::uint16_t port) {
   }
   const Code code = reason == EADDRINUSE ? Code::kAlreadyExists : Code::kUnavailable;
   return Status(code,
-                fmt::format("cannot listen for KV transfer on {}: {}; choose another kv_port or stop what uses it",
+                fmt::format("cannot listen for {} on {}: {}; choose another port or stop what uses it", purpose,
                             endpoint_name(host, port), std::strerror(reason)),
                 Scope::kProcess);
 }
@@ -148,4 +147,4 @@ void tune(const Socket& socket, std::chrono::milliseconds dead_after) {
   set_option(socket.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(dead_after.count()));
 }
 
-}  // namespace tandem::transfer
+}  // namespace tandem

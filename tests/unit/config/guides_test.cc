@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scripts of two public deployment guides of vLLM-Ascend, word for word (guides/): run by bash with a function in
+// place of `vllm`, so that quotes, continuations and variables mean what they mean to users. What comes out must be
+// taken by `tandem serve`, mean what the guide means by it, and be explained where it does nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+
+#include "config/command_line.h"
+#include "config/idle_variables.h"
+
+namespace tandem::config {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kTrustNote =
+    "--trust-remote-code is ignored: there is no Python here, so no code of a model is ever run";
+const std::string kBackendNote =
+    "--distributed-executor-backend mp is ignored: all ranks of a host run in this process";
+const std::string kModuleNote = "--kv-transfer-config: ignored here: kv_connector_module_path";
+const std::string kFolder = "tests/unit/config/guides/";
+
+/// What a script would have started.
+struct Invocation {
+  std::vector<std::string> arguments;
+  std::map<std::string, std::string> variables;
+};
+
+Invocation run_script(const std::string& path) {
+  // The loader's variables of the script are for another machine: bash's own children would complain of them.
+  const std::string command =
+      "env -i PATH=\"$PATH\" bash -c 'hostname() { echo 192.0.0.7 10.0.0.1; }; "
+      "vllm() { unset LD_PRELOAD; printf \"%s\\0\" \"$#\" \"$@\"; env -0; }; source " +
+      path + "'";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), &pclose);
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe.get())) text.append(buffer.data(), got);
+  std::istringstream fields(text);
+  std::string field;
+  std::getline(fields, field, '\0');
+  Invocation invocation;
+  for (int left = std::stoi("0" + field); left > 0 && std::getline(fields, field, '\0'); --left)
+    invocation.arguments.push_back(field);
+  while (std::getline(fields, field, '\0'))
+    invocation.variables[field.substr(0, field.find('='))] = field.substr(field.find('=') + 1);
+  return invocation;
+}
+
+struct Parsed {
+  ServeConfig config;
+  std::vector<std::string> notes;
+  std::string idle_variables;
+};
+
+/// Flags of this version's other parts, which have tests of their own.
+void leave_out(std::vector<std::string>& arguments, const std::string& flag, int values) {
+  const auto at = std::find(arguments.begin(), arguments.end(), flag);
+  if (at != arguments.end()) arguments.erase(at, at + 1 + values);
+}
+
+Parsed parse_script(const std::string& name) {
+  Invocation invocation = run_script(kFolder + name + ".sh");
+  leave_out(invocation.arguments, "--quantization", 1);
+  EXPECT_GT(invocation.arguments.size(), 10U) << name;
+  auto line = parse_command_line(invocation.arguments, [&](const std::string& key) -> std::optional<std::string> {
+    const auto found = invocation.variables.find(key);
+    return found == invocation.variables.end() ? std::nullopt : std::optional(found->second);
+  });
+  if (!line) {
+    ADD_FAILURE() << name << ": " << line.error().message();
+    return {};
+  }
+  Parsed parsed{std::get<ServeConfig>(line->command), line->notes, ""};
+  std::vector<std::string> names;
+  for (const auto& [key, value] : invocation.variables) names.push_back(key);
+  parsed.idle_variables = idle_variables_note(names, parsed.config);
+  return parsed;
+}
+
+TEST(Guides, PrefillersOfTwoPrefillersAndAWideDecoder) {
+  for (const std::string node : {"1", "2"}) {
+    const Parsed parsed = parse_script("2p1d-p" + node);
+    const ServeConfig& config = parsed.config;
+    EXPECT_EQ(config.model, "/model/Qwen3-235B-A22B-W8A8");
+    EXPECT_THAT(config.served_model_names, ElementsAre("qwen3-moe"));
+    EXPECT_EQ(config.port, 8004);
+    EXPECT_EQ(config.seed, 1024U);
+    EXPECT_EQ(config.data_parallel.size, 2);
+    EXPECT_EQ(config.data_parallel.local, 2);
+    EXPECT_EQ(config.tensor_parallel_size, 8);
+    EXPECT_TRUE(config.expert_parallel);
+    EXPECT_EQ(config.max_model_len, 32768);
+    EXPECT_EQ(config.max_num_batched_tokens, 32768);
+    EXPECT_EQ(config.memory_utilization, 0.9);
+    EXPECT_EQ(config.planned_decodes, 0);
+    EXPECT_EQ(config.threads_per_rank, 10);
+    EXPECT_EQ(config.advertised_host, "192.0.0." + node);
+    EXPECT_EQ(config.advertised_interface, "eth0");
+    EXPECT_EQ(config.kv_transfer.value().kind, KvConnector::kLayerwise);
+    EXPECT_TRUE(config.kv_transfer->produces());
+    EXPECT_FALSE(config.kv_transfer->consumes());
+    EXPECT_EQ(config.kv_transfer->port, node == "1" ? 30000 : 30100);
+    EXPECT_EQ(config.kv_transfer->engine_id, node == "1" ? "0" : "1");
+    EXPECT_THAT(
+        parsed.notes,
+        ElementsAre(kTrustNote, kBackendNote,
+                    "--enforce-eager: no decode steps are planned at start, and there are no device graphs here",
+                    kModuleNote));
+    EXPECT_EQ(parsed.idle_variables,
+              "environment variables that do nothing here: HCCL_BUFFSIZE, OMP_PROC_BIND, VLLM_USE_V1");
+  }
+}
+
+TEST(Guides, DecoderOverTwoNodes) {
+  for (const std::string node : {"1", "2"}) {
+    const Parsed parsed = parse_script("2p1d-d" + node);
+    const ServeConfig& config = parsed.config;
+    EXPECT_EQ(config.data_parallel.size, 32);
+    EXPECT_EQ(config.data_parallel.local, 16);
+    EXPECT_EQ(config.data_parallel.start_rank, node == "1" ? 0 : 16);
+    EXPECT_EQ(config.data_parallel.headless, node == "2");
+    EXPECT_EQ(config.data_parallel.address, "192.0.0.3");
+    EXPECT_EQ(config.data_parallel.rpc_port, 5964);
+    EXPECT_EQ(config.tensor_parallel_size, 1);
+    EXPECT_EQ(config.max_num_batched_tokens, 512);
+    EXPECT_EQ(config.max_num_seqs, 16);
+    EXPECT_FALSE(config.enable_prefix_caching);
+    EXPECT_EQ(config.planned_decodes, 16);
+    EXPECT_EQ(config.advertised_host, node == "1" ? "192.0.0.3" : "192.0.0.4");
+    EXPECT_EQ(config.kv_transfer.value().engine_id, "2");
+    EXPECT_EQ(config.kv_transfer->port, 30200);
+    EXPECT_TRUE(config.kv_transfer->receives());
+    EXPECT_THAT(parsed.notes,
+                ElementsAre(kTrustNote, kBackendNote,
+                            "--compilation-config: steps of up to 16 decoding requests are planned at start and "
+                            "allocate nothing; there are no device graphs here",
+                            kModuleNote));
+  }
+}
+
+TEST(Guides, FourNodesWithEitherConnector) {
+  for (const std::string way : {"mooncake", "ranktable"}) {
+    for (const std::string node : {"p1", "p2", "d1", "d2"}) {
+      SCOPED_TRACE(way + " " + node);
+      const Parsed parsed = parse_script("2p2d-" + way + "-" + node);
+      const ServeConfig& config = parsed.config;
+      const bool prefills = node[0] == 'p';
+      EXPECT_EQ(config.tensor_parallel_size, 8);
+      EXPECT_EQ(config.data_parallel.size, 1);
+      EXPECT_EQ(config.max_model_len, 40960);
+      EXPECT_EQ(config.planned_decodes, prefills ? 0 : 16);  // --enforce-eager stands over cudagraph_mode
+      EXPECT_EQ(config.async_scheduling, !prefills);
+      EXPECT_FALSE(config.enable_prefix_caching);
+      EXPECT_TRUE(config.enable_auto_tool_choice);
+      EXPECT_EQ(config.tool_format, ToolFormat::kHermes);
+      EXPECT_EQ(config.memory_utilization, prefills ? 0.8 : 0.9);
+      EXPECT_EQ(config.advertised_host, "192.0.0.7");
+      EXPECT_EQ(config.kv_transfer.value().kind, way == "mooncake" ? KvConnector::kPull : KvConnector::kRankTable);
+      EXPECT_EQ(config.kv_transfer->produces(), prefills);
+      EXPECT_THAT(parsed.notes,
+                  Contains("--additional-config is ignored: ascend_scheduler_config (the one scheduler here joins "
+                           "decodes and chunks of prompts)"));
+      EXPECT_THAT(parsed.notes, Contains(kBackendNote));
+      EXPECT_THAT(parsed.idle_variables, HasSubstr("HCCL_INTRA_PCIE_ENABLE, HCCL_INTRA_ROCE_ENABLE, "
+                                                   "HCCL_OP_EXPANSION_MODE, OMP_PROC_BIND, PYTORCH_NPU_ALLOC_CONF, "
+                                                   "VLLM_ASCEND_ENABLE_FLASHCOMM1"));
+      const std::string table = "DISAGGREGATED_PREFILL_RANK_TABLE_PATH";
+      EXPECT_EQ(parsed.idle_variables.find(table) == std::string::npos, way == "ranktable");
+      EXPECT_EQ(config.kv_transfer->rank_table.ends_with("/ranktable.json"), way == "ranktable");
+    }
+  }
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  EXPECT_FALSE(lines.empty()) << path;
+  return lines;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  if (const std::size_t at = text.find(from); at != std::string::npos) text.replace(at, from.size(), to);
+  return text;
+}
+
+TEST(Guides, TheExamplesDifferInProgramAndModelOnly) {
+  for (const std::string deployment : {"2p1d", "2p2d"}) {
+    for (const auto& [node, file] : {std::pair("p1", "prefill-1"), std::pair("p2", "prefill-2"),
+                                     std::pair("d1", "decode-1"), std::pair("d2", "decode-2")}) {
+      const std::string guide = kFolder + (deployment == "2p1d" ? "2p1d-" : "2p2d-mooncake-") + node + ".sh";
+      const std::string model = std::string("build/models/qwen3-moe-small") + (deployment == "2p1d" ? "" : "-w8a8");
+      std::vector<std::string> expected = lines_of(guide);
+      for (std::string& line : expected) {
+        line = replaced(line, "vllm serve ", "tandem serve ");
+        line = replaced(line, "/model/Qwen3-235B-A22B-W8A8", model);
+        line = replaced(line, "/root/.cache/models/Qwen3-235B-A22B-W8A8", model);
+      }
+      EXPECT_EQ(lines_of("examples/qwen3-moe-" + deployment + "/" + file + ".sh"), expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::config
