@@ -70,7 +70,6 @@ void EngineCore::on(SubmitCommand command) {
                   .cache_salt = request.request.cache_salt,
                   .remote_prefill = kv_comes(request),
                   .max_tokens = std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_),
-                  .step_by_step = request.request.grammar != nullptr,
                   .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
@@ -154,7 +153,7 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
   return share;
 }
 
-worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) {
+worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Request& request) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
   worker::SequencePlan plan;
   plan.sequence = scheduled.id;
@@ -170,7 +169,7 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, co
   plan.num_output_tokens = static_cast<std::int32_t>(request.num_output) + (scheduled.sampled_before ? 1 : 0);
   if (!scheduled.sample) return plan;
   plan.sampling = request.request.sampling;
-  plan.mask = mask_for(request);
+  plan.mask = mask_for(request, scheduled.sampled_before);
   const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
   if (below_minimum || uses_penalties(*request.request.sampling)) {
@@ -273,7 +272,10 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
       output.text += request.text->flush();
     }
   }
-  if (!end) return request.sink(std::move(output));
+  if (!end) {
+    tell_mask_ahead(request);
+    return request.sink(std::move(output));
+  }
   output.finish = end->reason;
   output.stop_reason = std::move(end->stop_reason);
   finish(request, std::move(output));
@@ -310,6 +312,7 @@ void EngineCore::end_aborted(Request& request, bool by_server) {
 }
 
 void EngineCore::send_last(Request& request, Output output) {
+  cancel_mask_ahead(request);
   output.times = request.times();
   const OutputSink sink = std::move(request.sink);
   requests_.erase(request.handle);

@@ -18,7 +18,8 @@ struct EngineCore::Request {
   std::optional<OutputText> text;        ///< none without a tokenizer
   /// Where the output is in its grammar. It goes with the output, so a preemption does not touch it.
   std::unique_ptr<text::GrammarMatcher> grammar;
-  bool grammar_waits = false;  ///< for the token grammar_after
+  bool grammar_waits = false;                     ///< for the token grammar_after
+  std::shared_ptr<worker::TokenMask> mask_ahead;  ///< of the step planned ahead; told by the token that comes before it
 
   bool holds_remote = false;  ///< hold() was called; we owe a drop() or a fetch()
   std::optional<transfer::FetchId> fetch;

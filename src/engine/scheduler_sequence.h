@@ -27,7 +27,6 @@ struct Scheduler::Sequence {
   std::int64_t num_scheduled = 0;  ///< the same, when all steps in flight are done
   std::int64_t num_sampling = 0;   ///< tokens that steps in flight sample
   std::int64_t max_tokens = 0;
-  bool step_by_step = false;
   std::vector<kv::BlockId> blocks;    ///< block table; we hold one reference to each
   std::vector<kv::BlockHash> hashes;  ///< of the full blocks of all_tokens, grown on demand
   std::int64_t num_filed = 0;         ///< leading blocks that are in the prefix index

@@ -45,7 +45,6 @@ void Scheduler::add(NewSequence sequence) {
   entry->remote_prefill = sequence.remote_prefill;
   entry->pinned = sequence.pinned;
   entry->max_tokens = sequence.max_tokens;
-  entry->step_by_step = sequence.step_by_step;
   entry->num_prompt = std::ssize(sequence.prompt);
   entry->all_tokens = std::move(sequence.prompt);
   Sequence& added = *entry;
