@@ -11,7 +11,7 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 say "model runner, the machine's limits, and llama.cpp"
 python3 bench/serving/run.py --build "$build"
 
-for program in kernels_linear_bench kernels_attention_bench transfer_bench proxy_overhead_bench; do
+for program in kernels_linear_bench kernels_attention_bench kernels_experts_bench transfer_bench proxy_overhead_bench; do
   path=$(find "$build/bench" -name "$program" -type f | head -1)
   [ -n "$path" ] || continue
   say "$program"

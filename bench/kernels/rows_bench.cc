@@ -32,7 +32,7 @@ void rows(benchmark::State& state, Kind kind, std::int64_t num_rows) {
   for (auto _ : state) {
     switch (kind) {
       case Kind::kRmsNorm:
-        ops.rms_norm(team, x.data(), kCols, table.data(), 1e-6F, num_rows, kCols, y.data(), kCols);
+        ops.rms_norm(team, x.data(), kCols, table.data(), nullptr, 1e-6F, num_rows, kCols, y.data(), kCols);
         break;
       case Kind::kRope:
         ops.rope(team, y.data(), kCols, num_rows, kCols / 128, 128, positions.data(), table.data(), table.data());

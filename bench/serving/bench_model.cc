@@ -129,7 +129,7 @@ class Runner {
     return plan;
   }
 
-  Result<worker::StepResult> step(std::shared_ptr<const worker::StepPlan> plan) {
+  Result<worker::StepResult> step(std::shared_ptr<worker::StepPlan> plan) {
     auto promise = std::make_shared<std::promise<Result<worker::StepResult>>>();
     auto future = promise->get_future();
     worker_.submit(std::move(plan),

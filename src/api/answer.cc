@@ -9,7 +9,7 @@
 
 namespace tandem::api {
 
-void Choice::add(const engine::Output& output) {
+MessageDelta Choice::add(const engine::Output& output) {
   text += output.text;
   tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
   logprobs.insert(logprobs.end(), output.logprobs.begin(), output.logprobs.end());
@@ -18,6 +18,7 @@ void Choice::add(const engine::Output& output) {
   num_cached_tokens = std::max(num_cached_tokens, output.num_cached_tokens);
   if (output.handover) handover = output.handover;
   if (output.last()) times = output.times;
+  return message ? message->feed(output.text, output.last()) : MessageDelta();
 }
 
 Usage total_usage(const Job& job, std::span<const Choice> choices) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/context.h"
+#include "api/parsers/message_parser.h"
 #include "api/request.h"
 #include "engine/engine.h"
 
@@ -27,8 +28,10 @@ struct Choice {
   std::int32_t num_cached_tokens = 0;
   std::optional<transfer::Handover> handover;
   engine::RequestTimes times;
+  std::optional<MessageParser> message;  ///< chat only
 
-  void add(const engine::Output& output);
+  /// Takes an output in. For a chat: what it adds to the message.
+  MessageDelta add(const engine::Output& output);
 };
 
 struct Usage {
@@ -46,8 +49,9 @@ class AnswerFormat {
   virtual std::string whole(std::span<const Choice> choices) const = 0;
   /// Events before the first output's (roles, echo), each complete: "data: {...}\n\n".
   virtual std::vector<std::string> opening() const = 0;
-  /// The event of one output. `so_far` is the choice without it.
-  virtual std::string chunk(std::size_t choice, const Choice& so_far, const engine::Output& output) const = 0;
+  /// The event of one output, which `choice` has taken in already; "" if it says nothing.
+  virtual std::string chunk(std::size_t index, const Choice& choice, const engine::Output& output,
+                            const MessageDelta& delta) const = 0;
   /// The event that only has usage.
   virtual std::string usage_event(const Usage& usage) const = 0;
 };

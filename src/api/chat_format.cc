@@ -40,13 +40,19 @@ class ChatFormat final : public AnswerFormat {
     return events;
   }
 
-  std::string chunk(std::size_t choice, const Choice& so_far, const engine::Output& output) const override {
+  std::string chunk(std::size_t index, const Choice& choice, const engine::Output& output,
+                    const MessageDelta& delta) const override {
+    // What a parser holds back is no news, unless something else goes out with it.
+    const bool parsed = job_.message.reasoning || job_.message.tools != ToolMode::kNone;
+    if (parsed && delta.empty() && !output.finish && !job_.return_token_ids && !job_.sampling.logprobs) return {};
     JsonWriter writer;
-    begin_chunk(writer, choice).key("delta").begin_object().member("content", output.text).end_object().key("logprobs");
+    begin_chunk(writer, index).key("delta");
+    write_delta(writer, delta, choice.message->calls(), !parsed);
+    writer.key("logprobs");
     write_logprobs(writer, output.logprobs);
     writer.key("finish_reason");
     if (output.finish) {
-      writer.string(engine::finish_reason_name(*output.finish)).key("stop_reason");
+      writer.string(finish_reason(choice)).key("stop_reason");
       write_stop_reason(writer, output.stop_reason);
     } else {
       writer.null();
@@ -54,7 +60,7 @@ class ChatFormat final : public AnswerFormat {
     writer.key("token_ids");
     write_token_ids(writer, output.tokens);
     writer.end_object().end_array();
-    return end_chunk(writer, so_far.tokens.size() + output.tokens.size());
+    return end_chunk(writer, choice.tokens.size());
   }
 
   std::string usage_event(const Usage& usage) const override {
@@ -105,20 +111,75 @@ class ChatFormat final : public AnswerFormat {
 
   void write_choice(JsonWriter& writer, std::size_t index, const Choice& choice) const {
     writer.begin_object().member("index", static_cast<std::int64_t>(index)).key("message").begin_object();
-    writer.member("role", job_.role).member("content", job_.prompts[0].echo + choice.text);
-    writer.null_member("refusal").null_member("annotations").null_member("audio").null_member("function_call");
-    writer.key("tool_calls").begin_array().end_array();
-    writer.null_member("reasoning").null_member("reasoning_content").end_object().key("logprobs");
+    writer.member("role", job_.role);
+    write_message(writer, *choice.message);
+    writer.end_object().key("logprobs");
     write_logprobs(writer, choice.logprobs);
     writer.key("finish_reason");
     if (choice.finish)
-      writer.string(engine::finish_reason_name(*choice.finish));
+      writer.string(finish_reason(choice));
     else
       writer.null();
     writer.key("stop_reason");
     write_stop_reason(writer, choice.stop_reason);
     writer.key("token_ids");
     write_token_ids(writer, choice.tokens);
+    writer.end_object();
+  }
+
+  /// "tool_calls" if there are calls that a client can make, else why the engine stopped. A named tool was the client's
+  /// own choice, and a required call that was cut off is none.
+  std::string_view finish_reason(const Choice& choice) const {
+    const bool whole_calls = !choice.message->calls().empty() && !choice.message->malformed();
+    const bool stopped = *choice.finish == engine::FinishReason::kStop;
+    const bool tells = job_.message.tools == ToolMode::kAuto || (job_.message.tools == ToolMode::kRequired && stopped);
+    return whole_calls && tells ? "tool_calls" : engine::finish_reason_name(*choice.finish);
+  }
+
+  /// All members of a whole message but its role.
+  void write_message(JsonWriter& writer, const MessageParser& message) const {
+    const bool forced = job_.message.tools == ToolMode::kRequired || job_.message.tools == ToolMode::kNamed;
+    const bool has_calls = !message.calls().empty() && !message.malformed();
+    const std::string content = job_.prompts[0].echo + (has_calls ? message.content() : message.text());
+    if (content.empty() && ((has_calls && !forced) || !message.reasoning().empty()))
+      writer.null_member("content");
+    else
+      writer.member("content", content);
+    writer.null_member("refusal").null_member("annotations").null_member("audio").null_member("function_call");
+    writer.key("tool_calls").begin_array();
+    for (const ToolCall& call : message.calls()) {
+      if (!has_calls) break;
+      writer.begin_object().member("id", call.id).member("type", "function").key("function").begin_object();
+      writer.member("name", call.name).member("arguments", call.arguments).end_object().end_object();
+    }
+    writer.end_array();
+    for (const char* name : {"reasoning", "reasoning_content"}) {
+      if (message.reasoning().empty())
+        writer.null_member(name);
+      else
+        writer.member(name, message.reasoning());
+    }
+  }
+
+  /// `always_content`: also if it is empty.
+  static void write_delta(JsonWriter& writer, const MessageDelta& delta, std::span<const ToolCall> calls,
+                          bool always_content) {
+    writer.begin_object();
+    if (!delta.reasoning.empty())
+      for (const char* name : {"reasoning", "reasoning_content"}) writer.member(name, delta.reasoning);
+    if (!delta.content.empty() || always_content) writer.member("content", delta.content);
+    if (!delta.calls.empty()) {
+      writer.key("tool_calls").begin_array();
+      for (const MessageDelta::Call& call : delta.calls) {
+        writer.begin_object();
+        if (call.first) writer.member("id", calls[call.index].id).member("type", "function");
+        writer.member("index", static_cast<std::int64_t>(call.index)).key("function").begin_object();
+        if (call.first) writer.member("name", call.name);
+        if (!call.arguments.empty()) writer.member("arguments", call.arguments);
+        writer.end_object().end_object();
+      }
+      writer.end_array();
+    }
     writer.end_object();
   }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include "base/json.h"
@@ -100,27 +101,55 @@ Outcome<void> prepare_tool_calls(json::object& message) {
   return {};
 }
 
-Outcome<void> check_tool_choice(const Fields& body, bool has_tools) {
+/// A tool of the request by its name.
+bool declares(const json::array& tools, std::string_view name) {
+  return std::any_of(tools.begin(), tools.end(), [name](const json::value& tool) {
+    return std::string_view(tool.at("function").at("name").get_string()) == name;
+  });
+}
+
+/// {"type": "function", "function": {"name": ...}}
+Outcome<std::string> named_tool(const json::object& choice, const json::array& tools) {
+  const json::value* function = choice.if_contains("function");
+  const json::value* name =
+      function != nullptr && function->is_object() ? function->get_object().if_contains("name") : nullptr;
+  if (name == nullptr || !name->is_string())
+    return validation_error("missing", "tool_choice", "a named tool needs function.name");
+  if (!declares(tools, name->get_string()))
+    return value_error("The tool specified in `tool_choice` does not match any of the specified `tools` ");
+  return std::string(name->get_string());
+}
+
+Outcome<void> read_tool_choice(const Context& context, const Fields& body, const json::value& tools,
+                               MessagePlan& plan) {
   const json::value* choice = body.find("tool_choice");
-  if (choice == nullptr && !has_tools) return {};
-  std::string name = "auto";
-  if (choice != nullptr && choice->is_string()) name = choice->as_string();
+  if (choice == nullptr && tools.is_null()) return {};
   if (choice != nullptr && !choice->is_string() && !choice->is_object())
     return validation_error("string_type", "tool_choice", "Input should be a valid string or a named tool");
-  if (name != "none" && name != "auto" && name != "required")
+  const bool named = choice != nullptr && choice->is_object();
+  const std::string word = choice != nullptr && choice->is_string() ? std::string(choice->get_string()) : "auto";
+  if (word != "none" && word != "auto" && word != "required")
     return value_error(fmt::format(
         "Invalid value for `tool_choice`: {}! Only named tools, \"none\", \"auto\" or \"required\" are supported.",
-        name));
-  if (name == "none" && (choice == nullptr || choice->is_string())) return {};
-  if (!has_tools) return value_error("When using `tool_choice`, `tools` must be set.");
-  if (choice != nullptr && choice->is_object())
-    return bad_request("a named tool in `tool_choice` needs structured output, which is not supported in this version",
+        word));
+  if (word == "none") return {};
+  if (tools.is_null()) return value_error("When using `tool_choice`, `tools` must be set.");
+  plan.declared_tools = std::make_shared<const json::array>(tools.get_array());
+  if (named) {
+    TANDEM_ASSIGN(plan.tool_name, named_tool(choice->get_object(), *plan.declared_tools));
+    plan.tools = ToolMode::kNamed;
+    return {};
+  }
+  if (word == "required") {
+    plan.tools = ToolMode::kRequired;
+    return {};
+  }
+  if (!context.config.enable_auto_tool_choice)
+    return bad_request("\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
                        "tool_choice");
-  if (name == "required")
-    return bad_request("`tool_choice` \"required\" needs structured output, which is not supported in this version",
-                       "tool_choice");
-  return bad_request("\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
-                     "tool_choice");
+  plan.tools = ToolMode::kAuto;
+  plan.format = context.config.tool_format;
+  return {};
 }
 
 /// Cuts what the template put behind the last message, so that generation goes on inside it.
@@ -150,6 +179,23 @@ struct TemplateFields {
   json::object extra;
   std::string own_template;  ///< the request's, "" if it brings none
 };
+
+/// What a model that continues its own last message is doing: thinking, if the thoughts in it are open.
+bool continues_thinking(std::string_view content) {
+  const std::size_t begin = content.rfind(kThinkTag);
+  const std::size_t end = content.rfind(kThinkEndTag);
+  return begin != std::string_view::npos && (end == std::string_view::npos || end < begin);
+}
+
+/// Templates write an empty block of thoughts into the prompt when enable_thinking is false.
+bool starts_thinking(const Context& context, const TemplateFields& fields, std::string_view prompt,
+                     std::string_view last_content) {
+  if (fields.continue_final) return continues_thinking(last_content);
+  const json::value* enabled = fields.extra.if_contains("enable_thinking");
+  const bool off = context.config.reasoning_format == config::ReasoningFormat::kQwen3 && enabled != nullptr &&
+                   enabled->is_bool() && !enabled->get_bool();
+  return prompt_starts_thinking(prompt, !off);
+}
 
 Outcome<TemplateFields> read_template_fields(const Context& context, const Fields& body) {
   TemplateFields result;
@@ -259,8 +305,9 @@ Outcome<json::value> prepare_tools(const Fields& body) {
 Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& body) {
   TANDEM_ASSIGN(TemplateFields fields, read_template_fields(context, body));
   TANDEM_ASSIGN(json::value tools, prepare_tools(body));
-  TANDEM_TRY(check_tool_choice(body, !tools.is_null()));
-  if (context.config.exclude_tools_when_tool_choice_none) tools = nullptr;  // only "none" is left here
+  ChatPrompt prompt;
+  TANDEM_TRY(read_tool_choice(context, body, tools, prompt.plan));
+  if (prompt.plan.tools == ToolMode::kNone && context.config.exclude_tools_when_tool_choice_none) tools = nullptr;
   TANDEM_ASSIGN(const auto chat_template, choose_template(context, fields, !tools.is_null()));
   TANDEM_ASSIGN(const json::array messages, prepare_messages(body, content_as_parts(context, *chat_template)));
   text::ChatTemplate::Input input;
@@ -271,7 +318,6 @@ Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& bod
   input.extra = &fields.extra;
   auto rendered = chat_template->render(input);
   if (!rendered) return bad_request(rendered.error().message(), "messages");
-  ChatPrompt prompt;
   prompt.text = std::move(*rendered);
   TANDEM_ASSIGN(const auto last, last_message(body));
   prompt.role = fields.add_generation_prompt || last.first.empty() ? context.config.response_role : last.first;
@@ -279,6 +325,10 @@ Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& bod
   if (fields.continue_final) {
     TANDEM_ASSIGN(prompt.text, continue_last_message(std::move(prompt.text), last.second));
   }
+  TANDEM_ASSIGN(prompt.plan.parallel_calls, body.boolean("parallel_tool_calls", true));
+  prompt.plan.reasoning = context.config.reasoning_format != config::ReasoningFormat::kNone;
+  prompt.plan.starts_thinking = starts_thinking(context, fields, prompt.text, last.second);
+  TANDEM_ASSIGN(prompt.plan.show_reasoning, body.boolean("include_reasoning", true));
   return prompt;
 }
 

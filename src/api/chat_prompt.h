@@ -8,6 +8,7 @@
 
 #include "api/context.h"
 #include "api/fields.h"
+#include "api/parsers/message_parser.h"
 
 namespace tandem::api {
 
@@ -15,9 +16,11 @@ struct ChatPrompt {
   std::string text;
   std::string role;          ///< of the answer
   std::string last_content;  ///< text of the last message if its role is `role`, for echo
+  MessagePlan plan;          ///< how to read the answer
 };
 
-/// Reads messages, tools, tool_choice, chat_template*, add_generation_prompt, continue_final_message, documents.
+/// Reads messages, tools, tool_choice, parallel_tool_calls, include_reasoning, chat_template*, add_generation_prompt,
+/// continue_final_message, documents.
 Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& body);
 
 /// Messages as the template wants them: content one string or a list of parts, arguments of tool calls as objects.

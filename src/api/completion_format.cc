@@ -33,24 +33,25 @@ class CompletionFormat final : public AnswerFormat {
 
   std::vector<std::string> opening() const override { return {}; }
 
-  std::string chunk(std::size_t choice, const Choice& so_far, const engine::Output& output) const override {
-    const bool first = so_far.tokens.empty();
+  std::string chunk(std::size_t index, const Choice& choice, const engine::Output& output,
+                    const MessageDelta& /*delta*/) const override {
+    const bool first = choice.tokens.size() == output.tokens.size();
     JsonWriter writer;
     begin(writer).key("choices").begin_array().begin_object();
-    writer.member("index", static_cast<std::int64_t>(choice));
-    writer.member("text", text_of(choice, first, output.text)).key("logprobs");
-    write_logprobs(writer, output.logprobs, num_characters(so_far.text));
+    writer.member("index", static_cast<std::int64_t>(index));
+    writer.member("text", text_of(index, first, output.text)).key("logprobs");
+    write_logprobs(writer, output.logprobs, num_characters(choice.text) - num_characters(output.text));
     write_finish(writer, output.finish, output.stop_reason);
     writer.key("prompt_token_ids");
     if (job_.return_token_ids && first)
-      write_ids(writer, prompt(choice).ids);
+      write_ids(writer, prompt(index).ids);
     else
       writer.null();
     writer.key("token_ids");
     write_token_ids(writer, output.tokens);
     writer.end_object().end_array().key("usage");
     if (job_.continuous_usage)
-      write_usage(writer, usage_so_far(choice, so_far, output), context_, false);
+      write_usage(writer, usage_so_far(index, choice), context_, false);
     else
       writer.null();
     writer.end_object();
@@ -150,10 +151,10 @@ class CompletionFormat final : public AnswerFormat {
     writer.end_object();
   }
 
-  Usage usage_so_far(std::size_t choice, const Choice& so_far, const engine::Output& output) const {
+  Usage usage_so_far(std::size_t index, const Choice& choice) const {
     Usage usage;
-    usage.prompt_tokens = static_cast<std::int64_t>(prompt(choice).ids.size());
-    usage.completion_tokens = static_cast<std::int64_t>(so_far.tokens.size() + output.tokens.size());
+    usage.prompt_tokens = static_cast<std::int64_t>(prompt(index).ids.size());
+    usage.completion_tokens = static_cast<std::int64_t>(choice.tokens.size());
     return usage;
   }
 

@@ -27,6 +27,10 @@ Context::Context(const config::ServeConfig& serve_config, ServiceParts service_p
   TANDEM_ASSERT(!config.served_model_names.empty(), "a service needs a model name");
   max_text_bytes = static_cast<std::size_t>(std::max<std::int64_t>(1, max_model_len())) *
                    longest_token_bytes(parts.tokenizer.get()) * kNormalizerSlack;
+  if (parts.tokenizer) {
+    const std::vector<std::int32_t>& eos = parts.engine->options().eos_token_ids;
+    grammars.emplace(parts.tokenizer, parts.vocab_size, eos.empty() ? -1 : eos.front());
+  }
   if (!parts.instance_view) return;
   const config::DataParallel& data = config.data_parallel;
   front =

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -17,6 +18,7 @@
 #include "engine/engine.h"
 #include "obs/metrics.h"
 #include "text/chat_template.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace tandem::api {
@@ -69,7 +71,8 @@ struct Context {
   std::size_t max_text_bytes = 0;
   std::int64_t in_flight = 0;  ///< generation requests being answered
   HandedOver handed_over;
-  std::shared_ptr<Front> front;  ///< nullptr: no ranks elsewhere
+  std::optional<text::GrammarCompiler> grammars;  ///< none without a tokenizer
+  std::shared_ptr<Front> front;                   ///< nullptr: no ranks elsewhere
 
  private:
   std::mutex random_mutex_;

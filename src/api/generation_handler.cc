@@ -32,6 +32,8 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     auto sampling = std::make_shared<worker::SamplingParams>(job.sampling);
     sampling->seed = choice_seed(job.sampling_fields, context.config.seed, job.base_id, k);
     request.sampling = std::move(sampling);
+    request.grammar = job.grammar;
+    request.grammar_after = job.grammar_after;
     request.priority = job.priority;
     request.rank = job.rank;
     request.num_choices = job.n;
@@ -62,6 +64,9 @@ class Answering : public std::enable_shared_from_this<Answering> {
         choices_(job_.num_choices()) {
     format_ = job_.chat ? chat_format(*context_, job_) : completion_format(*context_, job_);
     ++context_->in_flight;
+    if (!job_.chat) return;
+    const auto make_id = [context = context_] { return "chatcmpl-tool-" + context->random_hex(32); };
+    for (Choice& choice : choices_) choice.message.emplace(job_.message, make_id);
   }
   ~Answering() { --context_->in_flight; }
   Answering(const Answering&) = delete;
@@ -135,12 +140,12 @@ class Answering : public std::enable_shared_from_this<Answering> {
         if (!co_await begin_stream(news->output.times)) co_return;
       }
       Choice& choice = choices_[news->choice];
+      const MessageDelta delta = choice.add(news->output);
       const bool says_something = !news->output.tokens.empty() || !news->output.text.empty() || news->output.finish;
-      if (says_something) {
-        std::string event = format_->chunk(news->choice, choice, news->output);
-        if (!co_await write(std::move(event))) co_return;
-      }
-      choice.add(news->output);
+      if (!says_something) continue;
+      std::string event = format_->chunk(news->choice, choice, news->output, delta);
+      if (event.empty()) continue;
+      if (!co_await write(std::move(event))) co_return;
     }
     if (generation_->cancelled()) co_return;
     std::string tail = job_.include_usage ? format_->usage_event(total_usage(job_, choices_)) : std::string();
@@ -223,6 +228,23 @@ Outcome<Job> prepare(Context& context, const net::HttpRequest& request, bool cha
   return chat ? prepare_chat(context, request) : prepare_completion(context, request);
 }
 
+using GrammarPtr = std::shared_ptr<const text::Grammar>;
+
+/// Compiles the request's constraint on the helper thread: a large schema takes some time.
+net::Task<std::optional<Refusal>> compile_constraint(ContextPtr context, ExchangePtr exchange, Job& job) {
+  if (!job.constraint) co_return std::nullopt;
+  std::function<Outcome<GrammarPtr>()> work = [raw = context.get(),
+                                               constraint = *job.constraint]() -> Outcome<GrammarPtr> {
+    if (!raw->grammars)
+      return bad_request("structured output needs a tokenizer, and this server has none", constraint.param);
+    return compile(*raw->grammars, constraint);
+  };
+  const auto grammar = co_await run_aside<GrammarPtr>(context, exchange->executor(), std::move(work));
+  if (!*grammar) co_return grammar->error();
+  job.grammar = **grammar;
+  co_return std::nullopt;
+}
+
 void log_request(const Context& context, const Job& job) {
   if (!context.config.enable_log_requests) return;
   log::info("request {}: {} prompts, {} prompt tokens, max_tokens {}, n {}{}", job.id, job.prompts.size(),
@@ -242,10 +264,14 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool
                                           chat] { return prepare(*raw, *copy, chat); };
     job = co_await run_aside<Job>(context, exchange->executor(), std::move(work));
   }
-  if (!*job) {
-    const Refusal& refusal = job->error();
-    log::debug("{} refused: {}", request.path, refusal.message);
-    net::HttpResponse response = error_response(refusal);
+  std::optional<Refusal> refusal;
+  if (!*job)
+    refusal = job->error();
+  else
+    refusal = co_await compile_constraint(context, exchange, **job);
+  if (refusal) {
+    log::debug("{} refused: {}", request.path, refusal->message);
+    net::HttpResponse response = error_response(*refusal);
     co_await send(context, exchange, std::move(response));
     co_return;
   }
@@ -254,8 +280,7 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool
   if (context->front) {
     auto place = context->front->place(**job, context->engine().rank_loads());
     if (!place) {
-      const Refusal& refusal = place.error();
-      net::HttpResponse response = error_response(refusal);
+      net::HttpResponse response = error_response(place.error());
       co_await send(context, exchange, std::move(response));
       co_return;
     }

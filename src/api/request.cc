@@ -25,31 +25,12 @@ std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// Members that hold a structured-output constraint.
-constexpr std::string_view kConstraints[] = {"structured_outputs", "guided_json",    "guided_regex",
-                                             "guided_choice",      "guided_grammar", "structural_tag"};
 /// Members whose mere presence asks for something this version does not do.
 constexpr std::string_view kUnsupportedMembers[] = {"prompt_logprobs", "prompt_embeds", "repetition_detection",
                                                     "thinking_token_budget", "audio"};
 
 bool is_empty(const json::value& value) {
   return (value.is_object() && value.as_object().empty()) || (value.is_array() && value.as_array().empty());
-}
-
-Outcome<void> refuse_constraints(const Fields& body) {
-  for (const std::string_view name : kConstraints)
-    if (const json::value* value = body.find(name); value != nullptr && !is_empty(*value))
-      return bad_request(fmt::format("structured output ({}) is not supported in this version", name),
-                         std::string(name));
-  const json::value* format = body.find("response_format");
-  if (format == nullptr) return {};
-  if (!format->is_object())
-    return validation_error("dict_type", "response_format", "Input should be a valid dictionary");
-  const json::value* type = format->as_object().if_contains("type");
-  if (type != nullptr && type->is_string() && type->as_string() == "text") return {};
-  return bad_request(
-      "structured output (response_format) is not supported in this version; only {\"type\":\"text\"} is",
-      "response_format");
 }
 
 Outcome<void> check_stream_options(const Context& context, const Fields& body, Job& job) {
@@ -153,6 +134,7 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
   if (!context.engine().healthy())
     return Refusal(500, "InternalServerError", "EngineCore encountered an issue. See the server's log for the cause.");
   TANDEM_TRY(refuse_unsupported(body));
+  TANDEM_ASSIGN(job.constraint, read_constraint(body));
   TANDEM_TRY(read_handover(context, body, job));
   return job;
 }
@@ -303,6 +285,24 @@ Outcome<std::optional<std::int64_t>> chat_tokens(const Fields& body) {
   return older ? older : newer;
 }
 
+/// The grammars of tool_choice, and where in a message that begins with thoughts a grammar begins.
+Outcome<void> constrain_message(const Context& context, Job& job) {
+  const MessagePlan& plan = job.message;
+  if (plan.tools == ToolMode::kNamed) {
+    TANDEM_ASSIGN(job.constraint, named_tool_constraint(*plan.declared_tools, plan.tool_name));
+  } else if (plan.tools == ToolMode::kRequired) {
+    TANDEM_ASSIGN(job.constraint, required_tools_constraint(*plan.declared_tools, plan.parallel_calls));
+  }
+  if (!job.constraint || !plan.reasoning || !plan.starts_thinking) return {};
+  job.grammar_after = context.parts.tokenizer ? context.parts.tokenizer->piece_to_id(kThinkEndTag) : -1;
+  if (job.grammar_after < 0)
+    return bad_request(
+        fmt::format("structured output with --reasoning-parser needs {} to be one token of the model, and it is not",
+                    kThinkEndTag),
+        job.constraint->param);
+  return {};
+}
+
 }  // namespace
 
 Outcome<void> check_model(const Context& context, const Fields& body) {
@@ -328,7 +328,7 @@ Outcome<void> refuse_unsupported(const Fields& body) {
     return bad_request("bad_words is not supported in this version", "bad_words");
   for (const std::string_view name : kUnsupportedMembers)
     if (body.has(name)) return bad_request(fmt::format("{} is not supported in this version", name), std::string(name));
-  return refuse_constraints(body);
+  return {};
 }
 
 Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t prompt_tokens,
@@ -402,6 +402,11 @@ Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_TRY(truncate_prompt(body, context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1)), prompt.ids));
   if (echo) prompt.echo = rendered.last_content;
   job.role = rendered.role;
+  job.message = std::move(rendered.plan);
+  TANDEM_TRY(constrain_message(context, job));
+  // Tags of calls may be special tokens, which must not be skipped.
+  if (job.message.tools == ToolMode::kAuto && job.message.format != config::ToolFormat::kLlama3Json)
+    job.sampling_fields.skip_special_tokens = false;
   job.prompts.push_back(std::move(prompt));
   TANDEM_TRY(resolve(context, job, asked));
   return job;

@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "api/constraint.h"
 #include "api/context.h"
 #include "api/kv_params.h"
+#include "api/parsers/message_parser.h"
 #include "api/sampling_fields.h"
 
 namespace tandem::api {
@@ -39,6 +41,10 @@ struct Job {
   bool timing = false;         ///< the client asked for X-Tandem-Timing
   std::int32_t n = 1;
   std::vector<Prompt> prompts;
+  MessagePlan message;                           ///< chat: how to read the answer
+  std::optional<Constraint> constraint;          ///< what the output must match
+  std::int32_t grammar_after = -1;               ///< the token behind which it must; -1: from the beginning
+  std::shared_ptr<const text::Grammar> grammar;  ///< the constraint, once it is compiled
   SamplingFields sampling_fields;
   worker::SamplingParams sampling;  ///< all but the seed
   std::int32_t priority = 0;

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "config/check_config.h"
 #include "config/proxy_config.h"
+#include "config/quantize_config.h"
 #include "config/ranktable_config.h"
 #include "config/serve_config.h"
 #include "config/up_config.h"
@@ -15,6 +16,7 @@ namespace tandem::app {
 Result<void> run_serve(const config::ServeConfig& config);
 Result<void> run_proxy(const config::ProxyConfig& config);
 Result<void> run_up(const config::UpConfig& config);
+Result<void> run_quantize(const config::QuantizeConfig& config);
 Result<void> run_ranktable(const config::RanktableConfig& config);
 Result<void> run_check_network(const config::CheckNetworkConfig& config);
 Result<void> run_check_agent(const config::CheckAgentConfig& config);

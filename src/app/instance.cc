@@ -11,6 +11,7 @@
 #include <random>
 
 #include "api/metaserver_client.h"
+#include "app/isa_choice.h"
 #include "app/port_reservation.h"
 #include "app/sizing.h"
 #include "app/thread_placement.h"
@@ -19,6 +20,7 @@
 #include "base/log.h"
 #include "kernels/kernels.h"
 #include "model/hf_metadata.h"
+#include "model/weights.h"
 #include "worker/model_worker.h"
 #include "worker/stub_worker.h"
 
@@ -31,19 +33,24 @@ constexpr double kMiB = 1024.0 * 1024.0;
 constexpr std::int64_t kStubContext = 8192;
 constexpr std::int32_t kStubBlocks = 4096;
 
-Result<kernels::Isa> choose_isa(config::Isa asked) {
-  kernels::Isa isa = kernels::detect_isa();
-  if (asked == config::Isa::kPortable) isa = kernels::Isa::kPortable;
-  if (asked == config::Isa::kAvx2) isa = kernels::Isa::kAvx2;
-  if (asked == config::Isa::kAvx512) isa = kernels::Isa::kAvx512;
-  if (auto ops = kernels::ops_for(isa); !ops)
-    return ops.error().context(fmt::format("--isa {}", kernels::isa_name(isa)));
-  return isa;
-}
-
 model::ComputeType compute_type(const config::ServeConfig& config) {
   if (config.quantization == config::Quantization::kW8A8) return model::ComputeType::kW8A8;
   return config.dtype == config::DType::kFloat32 ? model::ComputeType::kFloat32 : model::ComputeType::kBf16;
+}
+
+/// The flag against what the checkpoint says of itself.
+Result<void> check_quantization(config::Quantization flag, std::string_view found) {
+  using config::Quantization;
+  const std::string_view asked = config::quantization_name(flag);
+  if (flag == Quantization::kAuto || asked == found) return {};
+  if (found.empty() && (flag == Quantization::kNone || flag == Quantization::kW8A8)) return {};
+  const std::string_view hint =
+      flag == Quantization::kAscend ? " (msModelSlim's files have a quant_model_description.json)" : "";
+  return Status(Code::kInvalidArgument,
+                fmt::format("--quantization {} was given, but the checkpoint is {}{}; leave the flag out, or give the "
+                            "checkpoint that it is for",
+                            asked, found.empty() ? "not quantised" : fmt::format("quantised as {}", found), hint),
+                Scope::kProcess);
 }
 
 std::optional<kv::ElementType> kv_element(config::KvCacheType type) {
@@ -161,6 +168,7 @@ Result<void> Instance::load_model(const Hooks& hooks) {
   const auto start = std::chrono::steady_clock::now();
   TANDEM_ASSIGN(const json::value overrides, parse_json(config_.hf_overrides));
   TANDEM_ASSIGN(checkpoint_, model::Checkpoint::open(config_.model, overrides.as_object()));
+  TANDEM_TRY(check_quantization(config_.quantization, checkpoint_->quantization()));
   TANDEM_ASSIGN(text_, load_text(config_, *checkpoint_));
   if (config_.generation_config == "auto") {
     generation_defaults_ = checkpoint_->generation_defaults();
@@ -172,7 +180,8 @@ Result<void> Instance::load_model(const Hooks& hooks) {
   auto one_block = model::kv_layouts(checkpoint_->config(), options.model, config_.block_size, 1);
   if (!one_block) return one_block.error().context("--tensor-parallel-size");
   TANDEM_ASSIGN(const Sizing sizing,
-                size_instance(config_, checkpoint_->config(), *one_block, available_memory_bytes()));
+                size_instance(config_, checkpoint_->config(), *one_block, available_memory_bytes(),
+                              static_cast<std::int64_t>(model::packed_linear_bytes(*checkpoint_, options.model))));
   if (!sizing.note.empty()) log::warning("{}", sizing.note);
   max_model_len_ = sizing.max_model_len;
   TANDEM_ASSIGN(ThreadPlacement placement,
@@ -192,10 +201,12 @@ Result<void> Instance::load_model(const Hooks& hooks) {
   options.enter_group = [this] { return processes_->cluster().enter(); };
   TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint_, options, progress_lines()));
   log::info(
-      "model ready after {:.1f} s: {} on {}, DP {} x TP {} on {} threads, weights {:.0f} MiB, KV {:.0f} MiB of {} "
+      "model ready after {:.1f} s: {}{} on {}, DP {} x TP {} on {} threads, weights {:.0f} MiB, KV {:.0f} MiB of {} "
       "({} x {} blocks of {}), max_model_len {}",
-      seconds(std::chrono::steady_clock::now() - start), model::compute_name(options.model.compute),
-      kernels::isa_name(options.model.isa), config_.data_parallel.local, config_.tensor_parallel_size,
+      seconds(std::chrono::steady_clock::now() - start),
+      checkpoint_->quantization().empty() ? "" : fmt::format("{} in ", checkpoint_->quantization()),
+      model::compute_name(options.model.compute), kernels::isa_name(options.model.isa), config_.data_parallel.local,
+      config_.tensor_parallel_size,
       worker->num_threads(), static_cast<double>(worker->model().weight_bytes()) / kMiB,
       static_cast<double>(kv::total_bytes(worker->cache().ranks())) / kMiB,
       kv::element_name(worker->cache().layout().element), config_.data_parallel.local, sizing.num_blocks,

@@ -71,6 +71,10 @@ struct Runner {
     start_log(up.log_level, notes);
     return tandem::app::run_up(up);
   }
+  Result<void> operator()(const config::QuantizeConfig& quantize) const {
+    start_log("info", notes);
+    return tandem::app::run_quantize(quantize);
+  }
   Result<void> operator()(const config::RanktableConfig& ranktable) const {
     start_log("info", notes);
     return tandem::app::run_ranktable(ranktable);

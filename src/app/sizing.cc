@@ -57,11 +57,20 @@ std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const confi
   const std::int64_t hidden = model.hidden_size;
   const std::int64_t attention =
       hidden * model.head_dim * (std::int64_t{2} * model.num_heads + std::int64_t{2} * model.num_kv_heads);
-  const std::int64_t feed_forward = 3 * hidden * model.intermediate_size;
   const std::int64_t embedding = hidden * model.vocab_size * (model.tie_word_embeddings ? 1 : 2);
   const std::int64_t element = config.dtype == config::DType::kFloat32 ? 4 : 2;
   const std::int64_t linear = config.quantization == config::Quantization::kW8A8 ? 1 : element;
-  return times(model.num_layers, (attention + feed_forward) * linear) + embedding * element;
+  const config::DataParallel& data = config.data_parallel;
+  // Experts that are spread over processes: this one has its ranks' share.
+  const std::int64_t experts = config.expert_parallel
+                                   ? (std::int64_t{model.num_experts} * data.local + data.size - 1) / data.size
+                                   : model.num_experts;
+  std::int64_t feed_forward = 0;  // of all layers
+  for (std::int32_t layer = 0; layer < model.num_layers; ++layer)
+    feed_forward += 3 * hidden *
+                    (model::is_expert_layer(model, layer) ? times(experts, model.moe_intermediate_size)
+                                                          : std::int64_t{model.intermediate_size});
+  return times(times(model.num_layers, attention) + feed_forward, linear) + embedding * element;
 }
 
 std::int64_t estimated_activation_bytes(const model::ModelConfig& model, const config::ServeConfig& config) {
@@ -92,7 +101,8 @@ std::int64_t available_memory_bytes() {
 }
 
 Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
-                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes) {
+                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes,
+                             std::optional<std::int64_t> weight_bytes) {
   Sizing sizing;
   TANDEM_ASSIGN(sizing.max_model_len, context_length(config, model));
   const auto block_bytes = static_cast<std::int64_t>(kv::total_bytes(one_block));
@@ -109,8 +119,8 @@ Result<Sizing> size_instance(const config::ServeConfig& config, const model::Mod
   } else {
     const std::int64_t all_requests = times(config.max_num_seqs, one_request);
     const auto share = static_cast<std::int64_t>(utilization * static_cast<double>(memory_bytes));
-    const std::int64_t room =
-        (share - estimated_weight_bytes(model, config) - estimated_activation_bytes(model, config)) / num_ranks;
+    const std::int64_t weights = weight_bytes.value_or(estimated_weight_bytes(model, config));
+    const std::int64_t room = (share - weights - estimated_activation_bytes(model, config)) / num_ranks;
     bytes = std::min(room, all_requests);
     if (!config.memory_utilization) {
       const std::int64_t modest = std::min(kDefaultKvCap, memory_bytes / kDefaultKvShare) / num_ranks;

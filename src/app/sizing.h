@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -23,9 +24,11 @@ struct Sizing {
 /// Memory is this process's; its data-parallel ranks share it evenly, while --num-gpu-blocks-override and
 /// --max-num-seqs are each rank's. `one_block`: the tensor-parallel ranks' layouts for one block (model::kv_layouts),
 /// whose bytes count, replicated heads as often as they are held. `memory_bytes`: what this process may use (machine or
-/// cgroup). An error names the flag and both numbers.
+/// cgroup). `weight_bytes`: what the weights will take, if that is known better than by estimated_weight_bytes(). An
+/// error names the flag and both numbers.
 Result<Sizing> size_instance(const config::ServeConfig& config, const model::ModelConfig& model,
-                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes);
+                             std::span<const kv::Layout> one_block, std::int64_t memory_bytes,
+                             std::optional<std::int64_t> weight_bytes = {});
 
 /// Rough size of the loaded weights, before they are loaded.
 std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const config::ServeConfig& config);

@@ -23,6 +23,13 @@ inline std::uint32_t max_magnitude_bits(const float* x, std::int64_t count) {
   return most;
 }
 
+/// The step of a row of weights whose largest magnitude has these (finite) bits. Spec: model_formats.md 5.4.
+inline float weight_step(std::uint32_t max_bits) {
+  constexpr float kSmallest = 1.2e-7F;
+  const float step = std::bit_cast<float>(max_bits) / 127.0F;
+  return step < kSmallest ? kSmallest : step;
+}
+
 /// x / step rounded half to even, in [-127, 127]; a step that is itself denormal is imprecise, hence the clamp.
 inline std::int8_t quantise(float x, float step) {
   float q = x / step;
@@ -30,6 +37,17 @@ inline std::int8_t quantise(float x, float step) {
   // Adding and taking away 1.5 * 2^23 leaves no bits for a fraction; unlike nearbyint it is no call.
   constexpr float kShift = 12582912.0F;
   return static_cast<std::int8_t>((q + kShift) - kShift);
+}
+
+/// clamp(rne(x / step + offset) + zero_point, -128, 127) of a finite x. Far outside the result is -128 or 127 for any
+/// int8 zero point, so the clamp before rounding changes nothing.
+inline std::int8_t quantise_static(float x, float step, float offset, std::int32_t zero_point) {
+  constexpr float kBound = 512.0F;
+  constexpr float kShift = 12582912.0F;  // see quantise()
+  float q = x / step + offset;
+  q = q > kBound ? kBound : (q < -kBound ? -kBound : q);
+  const std::int32_t rounded = static_cast<std::int32_t>((q + kShift) - kShift) + zero_point;
+  return static_cast<std::int8_t>(rounded > 127 ? 127 : (rounded < -128 ? -128 : rounded));
 }
 
 /// Writes `count` values and gives their step, max|x| / 127. A row with an infinity or NaN gives zeros and a NaN step,

@@ -100,6 +100,7 @@ constexpr std::string_view kOverview =
     "  serve   one instance: OpenAI endpoints over a model; prefiller, decoder or both\n"
     "  proxy   pairs prefillers and decoders behind one address\n"
     "  up      a whole deployment on this machine\n"
+    "  quantize        a float model into W8A8 files, and what that changes\n"
     "  ranktable       the rank table of an Ascend cluster: make, merge, check\n"
     "  check network   links, addresses and ways between all devices and hosts, as one table\n"
     "  check agent     answers check network from another node\n"
@@ -159,6 +160,14 @@ Result<CommandLine> parse_proxy(std::span<const std::string> arguments) {
   return parse_plain<ProxyOptions>("proxy", "Pairs prefillers and decoders behind one address.", arguments);
 }
 
+Result<CommandLine> parse_quantize(std::span<const std::string> arguments) {
+  return parse_plain<QuantizeOptions>(
+      "quantize",
+      "tandem quantize SRC DST: writes the model in SRC as W8A8 files that vLLM-Ascend and `tandem serve` load, and "
+      "reports the error.",
+      arguments);
+}
+
 Result<CommandLine> parse_ranktable(std::span<const std::string> arguments, const Environment& environment) {
   return parse_plain<RanktableOptions>(
       "ranktable", "Makes the rank table of a deployment, merges the shares of its nodes, or checks one.", arguments,
@@ -183,9 +192,10 @@ Result<CommandLine> parse_check(std::span<const std::string> arguments, const En
 }  // namespace
 
 Result<CommandLine> parse_command_line(std::span<const std::string> arguments, const Environment& environment) {
-  static const std::vector<std::string> kCommands = {"serve", "proxy", "up", "ranktable", "check"};
+  static const std::vector<std::string> kCommands = {"serve", "proxy", "up", "quantize", "ranktable", "check"};
   if (arguments.empty())
-    return invalid("a command is missing; expected serve, proxy, up, ranktable or check (tandem --help tells more)");
+    return invalid(
+        "a command is missing; expected serve, proxy, up, quantize, ranktable or check (tandem --help tells more)");
   const std::string& name = arguments[0];
   if (name == "--help" || name == "-h" || name == "help") return CommandLine{Text{std::string(kOverview)}, {}};
   if (name == "--version" || name == "-v" || name == "-V")
@@ -195,10 +205,11 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
     if (name == "serve") return parse_serve(rest, environment);
     if (name == "proxy") return parse_proxy(rest);
     if (name == "up") return parse_up(rest);
+    if (name == "quantize") return parse_quantize(rest);
     if (name == "ranktable") return parse_ranktable(rest, environment);
     if (name == "check") return parse_check(rest, environment);
     const std::string near = nearest_name(name, kCommands);
-    return invalid(fmt::format("unknown command '{}'{}; expected serve, proxy, up, ranktable or check", name,
+    return invalid(fmt::format("unknown command '{}'{}; expected serve, proxy, up, quantize, ranktable or check", name,
                                near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
   }();
   return line;

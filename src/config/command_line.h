@@ -19,7 +19,9 @@ struct Text {
 };
 
 struct CommandLine {
-  std::variant<Text, ServeConfig, ProxyConfig, UpConfig, RanktableConfig, CheckNetworkConfig, CheckAgentConfig> command;
+  std::variant<Text, ServeConfig, ProxyConfig, UpConfig, QuantizeConfig, RanktableConfig, CheckNetworkConfig,
+               CheckAgentConfig>
+      command;
   std::vector<std::string> notes;  ///< one line each, to be logged: flags that were accepted but do nothing
 };
 

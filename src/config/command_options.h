@@ -10,6 +10,7 @@
 #include "config/check_config.h"
 #include "config/flag_list.h"
 #include "config/proxy_config.h"
+#include "config/quantize_config.h"
 #include "config/ranktable_config.h"
 #include "config/serve_config.h"
 #include "config/up_config.h"
@@ -75,6 +76,15 @@ class UpOptions {
 
  private:
   UpConfig config_;
+};
+
+class QuantizeOptions {
+ public:
+  explicit QuantizeOptions(FlagList& flags);
+  Result<QuantizeConfig> finish(const std::vector<std::string>& positional);
+
+ private:
+  QuantizeConfig config_;
 };
 
 class RanktableOptions {

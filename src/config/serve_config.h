@@ -47,13 +47,20 @@ struct KvTransferConfig {
 };
 
 enum class DType { kAuto, kBfloat16, kFloat32 };
-enum class Quantization { kNone, kW8A8 };
+/// --quantization. kAuto: what the checkpoint says; kW8A8: int8 made at load; the others: how the checkpoint must be.
+enum class Quantization { kAuto, kNone, kW8A8, kAscend, kCompressedTensors, kGptq, kAwq, kFp8 };
+/// "w8a8", "ascend"; "auto" for kAuto.
+std::string_view quantization_name(Quantization quantization);
 enum class LoadFormat { kAuto, kStub };
 enum class Scheduling { kFcfs, kPriority };
 enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
 enum class KvTransport { kAuto, kShm, kTcp };
 enum class KvCacheType { kAuto, kBfloat16, kFloat32, kInt8 };
 enum class ContentFormat { kAuto, kString, kParts };
+/// --tool-call-parser: how models write tool calls.
+enum class ToolFormat { kNone, kHermes, kQwen3Coder, kLlama3Json };
+/// --reasoning-parser. Both know <think> and </think>; with kQwen3 a request can turn thinking off (enable_thinking).
+enum class ReasoningFormat { kNone, kQwen3, kDeepseekR1 };
 
 /// --cpu-bind: which CPUs compute threads may run on.
 struct CpuBinding {
@@ -95,7 +102,7 @@ struct ServeConfig {
   std::string tokenizer;                        ///< tokenizer.json or a folder with one; empty: the model's own
   std::vector<std::string> served_model_names;  ///< never empty; the first one is canonical
   DType dtype = DType::kAuto;
-  Quantization quantization = Quantization::kNone;
+  Quantization quantization = Quantization::kAuto;
   LoadFormat load_format = LoadFormat::kAuto;
   std::string hf_overrides = "{}";         ///< JSON object; --rope-scaling and --rope-theta are merged in
   std::string generation_config = "auto";  ///< "auto", "vllm" (constants only), or a folder
@@ -130,6 +137,9 @@ struct ServeConfig {
   std::string response_role = "assistant";
   bool trust_request_chat_template = false;
   bool exclude_tools_when_tool_choice_none = false;
+  bool enable_auto_tool_choice = false;
+  ToolFormat tool_format = ToolFormat::kNone;  ///< set if enable_auto_tool_choice
+  ReasoningFormat reasoning_format = ReasoningFormat::kNone;
   bool return_tokens_as_token_ids = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;

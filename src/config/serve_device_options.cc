@@ -162,9 +162,6 @@ void ServeOptions::add_refused(FlagList& flags) {
   flags.refused("--enable-lora", Arity::kNone, lora);
   flags.refused("--lora-modules", Arity::kMany, lora);
   for (const char* name : {"--max-loras", "--max-lora-rank"}) flags.refused(name, Arity::kOne, lora);
-  flags.refused("--enable-auto-tool-choice", Arity::kNone, "tool parsers are not in this version");
-  flags.refused("--tool-call-parser", Arity::kOne, "tool parsers are not in this version");
-  flags.refused("--reasoning-parser", Arity::kOne, "reasoning parsers are not in this version");
 }
 
 void ServeOptions::add_accepted(FlagList& flags) {

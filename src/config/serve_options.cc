@@ -52,6 +52,15 @@ Result<void> read_overrides(const std::string& text, GenerationOverrides& overri
   return {};
 }
 
+/// Also the names under which vLLM chooses its fast kernels.
+std::vector<std::pair<std::string_view, Quantization>> quantization_choices() {
+  return {{"none", Quantization::kNone},     {"w8a8", Quantization::kW8A8},
+          {"ascend", Quantization::kAscend}, {"compressed-tensors", Quantization::kCompressedTensors},
+          {"gptq", Quantization::kGptq},     {"gptq_marlin", Quantization::kGptq},
+          {"awq", Quantization::kAwq},       {"awq_marlin", Quantization::kAwq},
+          {"fp8", Quantization::kFp8}};
+}
+
 Result<std::string> log_level_name(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return parse_choice<std::string>(text, {{"debug", "debug"},
@@ -63,6 +72,12 @@ Result<std::string> log_level_name(std::string text) {
 }
 
 }  // namespace
+
+std::string_view quantization_name(Quantization quantization) {
+  for (const auto& [name, value] : quantization_choices())
+    if (value == quantization) return name;
+  return "auto";
+}
 
 ServeOptions::ServeOptions(FlagList& flags) {
   add_model(flags);
@@ -96,9 +111,10 @@ void ServeOptions::add_model(FlagList& flags) {
               return {};
             });
   flags
-      .one("--quantization", "METHOD", "w8a8: int8 weights and activations, made at load", "none",
-           choice_into<Quantization>(config_.quantization,
-                                     {{"none", Quantization::kNone}, {"w8a8", Quantization::kW8A8}}))
+      .one("--quantization", "METHOD",
+           "w8a8: int8 weights and activations, made at load; or how the checkpoint is quantised: ascend "
+           "(msModelSlim), compressed-tensors, gptq, awq, fp8; none: it is not",
+           "what the checkpoint says", choice_into<Quantization>(config_.quantization, quantization_choices()))
       .short_form("-q")
       .nullable();
   flags.one("--load-format", "FORMAT", "auto, or stub: a scripted worker in place of a model, for tests", "auto",
@@ -232,6 +248,19 @@ void ServeOptions::add_frontend(FlagList& flags) {
   flags.one("--response-role", "ROLE", "role of answers", "assistant", text_into(config_.response_role));
   flags.toggle("--exclude-tools-when-tool-choice-none", "hide tools from the template when tool_choice is none",
                config_.exclude_tools_when_tool_choice_none);
+  flags.toggle("--enable-auto-tool-choice", "let models call tools; needs --tool-call-parser",
+               config_.enable_auto_tool_choice);
+  flags
+      .one("--tool-call-parser", "NAME", "how the model writes tool calls: hermes, qwen3_coder, llama3_json", "none",
+           choice_into<ToolFormat>(config_.tool_format, {{"hermes", ToolFormat::kHermes},
+                                                         {"qwen3_coder", ToolFormat::kQwen3Coder},
+                                                         {"llama3_json", ToolFormat::kLlama3Json}}))
+      .nullable();
+  flags
+      .one("--reasoning-parser", "NAME", "how the model marks its thoughts: qwen3, deepseek_r1", "none",
+           choice_into<ReasoningFormat>(config_.reasoning_format, {{"qwen3", ReasoningFormat::kQwen3},
+                                                                   {"deepseek_r1", ReasoningFormat::kDeepseekR1}}))
+      .nullable();
   flags.toggle("--return-tokens-as-token-ids", "name tokens of log-probabilities token_id:N",
                config_.return_tokens_as_token_ids);
   flags.toggle("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached",
@@ -319,6 +348,8 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
     return invalid(fmt::format("max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}).",
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   finish_planned_decodes(notes);
+  if (config_.enable_auto_tool_choice && config_.tool_format == ToolFormat::kNone)
+    return invalid("--enable-auto-tool-choice requires --tool-call-parser (hermes, qwen3_coder or llama3_json)");
   TANDEM_TRY(merge_hf_overrides());
   TANDEM_TRY(finish_parallel(environment));
   TANDEM_TRY(read_environment(environment));

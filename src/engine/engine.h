@@ -16,6 +16,7 @@
 #include "engine/announcer.h"
 #include "engine/rank_choice.h"
 #include "obs/metrics.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 #include "transfer/delivery.h"
 #include "transfer/handover.h"
@@ -68,7 +69,9 @@ struct GenerationRequest {
   std::string id;  ///< for logs, "cmpl-...-0"
   std::vector<std::int32_t> prompt;
   std::shared_ptr<const worker::SamplingParams> sampling;
-  std::int32_t priority = 0;  ///< lower first
+  std::shared_ptr<const text::Grammar> grammar{};  ///< what the output must match; nullptr: anything
+  std::int32_t grammar_after = -1;                 ///< the token behind which it must; -1: from the beginning
+  std::int32_t priority = 0;                       ///< lower first
   std::string cache_salt{};
   std::int32_t num_choices = 1;                        ///< n of the client request that this belongs to; for metrics
   bool remote_decode = false;                          ///< P: keep the KV under a lease and hand it over

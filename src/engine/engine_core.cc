@@ -18,7 +18,8 @@ SchedulerOptions scheduler_options(const EngineOptions& options, std::int32_t bl
           .max_num_batched_tokens = options.max_num_batched_tokens,
           .long_prefill_token_threshold = options.long_prefill_token_threshold,
           .enable_prefix_caching = options.enable_prefix_caching,
-          .policy = options.policy};
+          .policy = options.policy,
+          .run_ahead = options.async_scheduling};
 }
 
 /// One counter for each block of the rank's share.
@@ -68,9 +69,12 @@ void EngineCore::on(SubmitCommand command) {
                   .arrival = request.request.arrival,
                   .cache_salt = request.request.cache_salt,
                   .remote_prefill = kv_comes(request),
+                  .max_tokens = std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_),
+                  .step_by_step = request.request.grammar != nullptr,
                   .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
+  if (const Status begun = begin_grammar(request); !begun.ok()) return fail(request, begun);
   if (env_.transfer == nullptr && (request.request.remote_prefill || request.request.remote_decode ||
                                    request.request.push_to || request.request.metaserver)) {
     log::warning("request {}: kv_transfer_params ignored, this instance has no KV connector (--kv-transfer-config)",
@@ -95,6 +99,7 @@ void EngineCore::reset_prefix_cache() {
   changed_ = true;
   const bool reset = pool_.reset_prefix_cache();
   TANDEM_ASSERT(reset, "no block is in use");
+  publish();  // before the answer, so that who has it sees the blocks free
 }
 
 void EngineCore::stop() {
@@ -149,19 +154,24 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
   return share;
 }
 
-worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) const {
+worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
-  const auto first = tokens.begin() + scheduled.first_position;
   worker::SequencePlan plan;
   plan.sequence = scheduled.id;
-  plan.tokens.assign(first, first + scheduled.num_tokens);
+  if (scheduled.sampled_before) {
+    plan.tokens = {worker::kSampledBefore};
+  } else {
+    const auto first = tokens.begin() + scheduled.first_position;
+    plan.tokens.assign(first, first + scheduled.num_tokens);
+  }
   plan.first_position = scheduled.first_position;
   plan.block_table = scheduler_.block_table(scheduled.id);
   plan.sample = scheduled.sample;
-  plan.num_output_tokens = static_cast<std::int32_t>(request.num_output);
+  plan.num_output_tokens = static_cast<std::int32_t>(request.num_output) + (scheduled.sampled_before ? 1 : 0);
   if (!scheduled.sample) return plan;
   plan.sampling = request.request.sampling;
-  const bool below_minimum = request.num_output < request.request.sampling->min_tokens;
+  plan.mask = mask_for(request);
+  const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
   if (below_minimum || uses_penalties(*request.request.sampling)) {
     plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);
@@ -248,6 +258,7 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
 
   auto end = finish_after_token(token, request.num_output, request.num_prompt + request.num_output, max_total_tokens_,
                                 *request.request.sampling, options_.eos_token_ids);
+  if (const Status followed = follow_grammar(request, token, end); !followed.ok()) return fail(request, followed);
   Output output;
   if (request.num_output == 1) output.times = request.times();
   output.tokens = {token};

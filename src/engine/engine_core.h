@@ -68,6 +68,9 @@ class EngineCore {
   };
   /// What this rank has to compute in the step with this number; nothing if there is nothing.
   std::optional<Share> begin_step(std::uint64_t step);
+  /// Tells the masks in the shares begun since the last call; after the step's submission, so that grammars are asked
+  /// while it computes.
+  void tell_masks();
   /// The step has ended well, with one token for each of our sequences that samples, in the share's order.
   void end_step(std::uint64_t step, std::span<worker::SampledToken> sampled);
   /// The step has failed: its requests do.
@@ -102,11 +105,16 @@ class EngineCore {
   void on(const OfferAnsweredCommand& command);
 
   // Steps (engine_core.cc).
-  worker::SequencePlan plan_for(const ScheduledSequence& scheduled, const Request& request) const;
+  worker::SequencePlan plan_for(const ScheduledSequence& scheduled, const Request& request);
   Share share_of(const Decision& decision);
   Status check_result(const StepInFlight& step, std::span<const worker::SampledToken> sampled) const;
   StepInFlight take_step(std::uint64_t step);
   void on_token(Request& request, worker::SampledToken sampled, TimePoint now);
+
+  // Grammars (engine_core_grammar.cc).
+  static Status begin_grammar(Request& request);
+  std::shared_ptr<const worker::TokenMask> mask_for(const Request& request);
+  static Status follow_grammar(Request& request, std::int32_t token, std::optional<Finish>& end);
 
   // Ends (engine_core.cc). Each sends the last output and forgets the request.
   void finish(Request& request, Output output);
@@ -152,7 +160,8 @@ class EngineCore {
   Scheduler scheduler_;
   std::unordered_map<RequestHandle, std::unique_ptr<Request>> requests_;
   std::vector<StepInFlight> steps_;  ///< those with a share of ours, oldest first
-  std::int32_t num_fetches_ = 0;     ///< fetch() called, end not yet reported; also of aborted requests
+  std::vector<std::pair<RequestHandle, std::shared_ptr<worker::TokenMask>>> untold_masks_;
+  std::int32_t num_fetches_ = 0;  ///< fetch() called, end not yet reported; also of aborted requests
 
   struct LeaseHasher {
     std::size_t operator()(const transfer::LeaseId& lease) const {

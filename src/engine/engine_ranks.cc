@@ -8,12 +8,6 @@
 #include "base/log.h"
 
 namespace tandem::engine {
-namespace {
-
-/// With one, every token is known when the next step is planned.
-constexpr std::size_t kMaxStepsInFlight = 1;
-
-}  // namespace
 
 EngineRanks::EngineRanks(const EngineOptions& options, const EngineCore::Environment& environment,
                          std::shared_ptr<EngineSnapshot> snapshot)
@@ -61,7 +55,8 @@ bool EngineRanks::drained() const {
 
 void EngineRanks::start_steps() {
   if (stopping_ || snapshot_->dead.load()) return;
-  while (steps_.size() < kMaxStepsInFlight && start_step()) {
+  const std::size_t most = options_.async_scheduling ? 2 : 1;  // the worker takes two
+  while (steps_.size() < most && start_step()) {
   }
 }
 
@@ -88,6 +83,7 @@ bool EngineRanks::start_step() {
   env_.worker.submit(plan, [queue = env_.queue, number = plan->step](Result<worker::StepResult> result) {
     queue->push(StepEndedCommand{number, std::move(result)});
   });
+  for (const auto& core : cores_) core->tell_masks();
   return true;
 }
 

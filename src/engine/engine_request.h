@@ -16,6 +16,9 @@ struct EngineCore::Request {
   std::int64_t num_output = 0;
   std::vector<std::int32_t> suppressed;  ///< before min_tokens
   std::optional<OutputText> text;        ///< none without a tokenizer
+  /// Where the output is in its grammar. It goes with the output, so a preemption does not touch it.
+  std::unique_ptr<text::GrammarMatcher> grammar;
+  bool grammar_waits = false;  ///< for the token grammar_after
 
   bool holds_remote = false;  ///< hold() was called; we owe a drop() or a fetch()
   std::optional<transfer::FetchId> fetch;

@@ -11,18 +11,25 @@ namespace tandem::engine {
 Decision Scheduler::schedule() {
   Decision decision;
   std::int32_t budget = options_.max_num_batched_tokens;
-  schedule_running(decision, budget);
+  if (!schedule_running(decision, budget)) {
+    decision.scheduled.clear();
+    return decision;
+  }
   // Blocks that a preemption freed belong to those who run; new sequences would only take them away again.
   if (decision.preempted.empty()) schedule_waiting(decision, budget);
   for (const ScheduledSequence& scheduled : decision.scheduled) {
-    ++at(scheduled.id).steps_in_flight;
+    Sequence& sequence = at(scheduled.id);
+    ++sequence.steps_in_flight;
+    ++num_in_steps_;
+    sequence.num_scheduled += scheduled.num_tokens;
+    if (scheduled.sample) ++sequence.num_sampling;
     decision.num_tokens += scheduled.num_tokens;
   }
   return decision;
 }
 
 std::int32_t Scheduler::chunk(const Sequence& sequence, std::int32_t budget) const {
-  std::int64_t count = std::min<std::int64_t>(sequence.num_tokens() - sequence.num_computed, budget);
+  std::int64_t count = std::min<std::int64_t>(sequence.num_tokens() - sequence.num_scheduled, budget);
   if (options_.long_prefill_token_threshold > 0) {
     count = std::min<std::int64_t>(count, options_.long_prefill_token_threshold);
   }
@@ -30,33 +37,45 @@ std::int32_t Scheduler::chunk(const Sequence& sequence, std::int32_t budget) con
   return static_cast<std::int32_t>(count);
 }
 
-void Scheduler::schedule_running(Decision& decision, std::int32_t& budget) {
+bool Scheduler::can_run(const Sequence& sequence) const {
+  if (sequence.state != State::kRunning) return false;
+  if (sequence.steps_in_flight == 0) return true;
+  if (!options_.run_ahead) return false;
+  return sequence.num_sampling == 0 || (!sequence.step_by_step && sequence.num_tokens() < sequence.max_tokens);
+}
+
+bool Scheduler::schedule_running(Decision& decision, std::int32_t& budget) {
   const std::vector<Sequence*> in_admission_order = running_;  // preemption changes running_ under way
   for (Sequence* sequence : in_admission_order) {
     if (budget == 0) break;
-    if (sequence->state != State::kRunning || sequence->steps_in_flight > 0) continue;
+    if (!can_run(*sequence)) continue;
     const std::int32_t count = chunk(*sequence, budget);
-    if (!grow(*sequence, sequence->num_computed + count, decision, budget)) continue;
-    put_in_step(*sequence, count, decision, budget);
+    const Growth growth = grow(*sequence, sequence->num_scheduled + count, decision, budget);
+    if (growth == Growth::kMustWait) return false;
+    if (growth == Growth::kDone) put_in_step(*sequence, count, decision, budget);
   }
+  return true;
 }
 
 void Scheduler::put_in_step(const Sequence& sequence, std::int32_t count, Decision& decision, std::int32_t& budget) {
   decision.scheduled.push_back({.id = sequence.id,
-                                .first_position = sequence.num_computed,
+                                .first_position = sequence.num_scheduled,
                                 .num_tokens = count,
-                                .sample = sequence.num_computed + count == sequence.num_tokens()});
+                                .sample = sequence.num_scheduled + count == sequence.num_tokens(),
+                                .sampled_before = sequence.num_sampling > 0});
   budget -= count;
 }
 
-bool Scheduler::grow(Sequence& sequence, std::int64_t num_tokens, Decision& decision, std::int32_t& budget) {
+Scheduler::Growth Scheduler::grow(Sequence& sequence, std::int64_t num_tokens, Decision& decision,
+                                  std::int32_t& budget) {
   const std::int32_t missing = blocks_for(num_tokens) - static_cast<std::int32_t>(sequence.blocks.size());
-  if (missing <= 0) return true;
+  if (missing <= 0) return Growth::kDone;
   while (true) {
     if (auto blocks = pool_.allocate(missing)) {
       sequence.blocks.insert(sequence.blocks.end(), blocks->begin(), blocks->end());
-      return true;
+      return Growth::kDone;
     }
+    if (num_in_steps_ > 0) return Growth::kMustWait;
     Sequence& victim = pick_victim(sequence);
     // Under the priority policy the victim may have its place in this step already.
     const auto planned = std::find_if(decision.scheduled.begin(), decision.scheduled.end(),
@@ -66,15 +85,14 @@ bool Scheduler::grow(Sequence& sequence, std::int64_t num_tokens, Decision& deci
       decision.scheduled.erase(planned);
     }
     preempt(victim, decision);
-    if (&victim == &sequence) return false;
+    if (&victim == &sequence) return Growth::kPreempted;
   }
 }
 
 Scheduler::Sequence& Scheduler::pick_victim(Sequence& claimant) const {
-  // A sequence in a step in flight keeps its blocks: that step reads and writes them.
   Sequence* victim = &claimant;
   for (Sequence* candidate : running_) {
-    if (candidate->steps_in_flight > 0 || (candidate->pinned && !victim->pinned)) continue;
+    if (candidate->pinned && !victim->pinned) continue;
     const bool last = options_.policy == SchedulingPolicy::kFcfs || more_urgent(*victim, *candidate);
     if (last || (victim->pinned && !candidate->pinned)) victim = candidate;
   }
@@ -169,7 +187,7 @@ bool Scheduler::admit(Sequence& sequence, Decision& decision, std::int32_t& budg
   sequence.state = State::kRunning;
   const std::int32_t count = chunk(sequence, budget);
   const std::int32_t missing =
-      blocks_for(sequence.num_computed + count) - static_cast<std::int32_t>(sequence.blocks.size());
+      blocks_for(sequence.num_scheduled + count) - static_cast<std::int32_t>(sequence.blocks.size());
   if (missing > 0) {
     const auto blocks = pool_.allocate(missing);
     TANDEM_ASSERT(blocks.has_value(), "there was room");

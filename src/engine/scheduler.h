@@ -11,10 +11,18 @@
 //       +--> fetching (holds its blocks; stepped over until the fetch is done)
 //
 // A finished sequence whose blocks a step or a fetch in flight still uses is kept aside until that is done.
+//
+// Running ahead. While a step computes, the next one may be planned: prompts go on with their next chunk, and a
+// sequence whose token is being sampled runs that token, which is not known yet (ScheduledSequence::sampled_before).
+// Nobody runs past its last possible token, and nobody is preempted for a step ahead: if blocks are short, nothing is
+// planned until all that is in flight is done, so that preemption sees the same state with and without running ahead.
+// The KV of a token that turns out to be behind the end of its sequence is never filed: a finished sequence files
+// nothing.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +45,7 @@ struct SchedulerOptions {
   std::int32_t long_prefill_token_threshold = 0;  ///< largest chunk of one prompt; 0: none
   bool enable_prefix_caching = true;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  bool run_ahead = false;  ///< schedule() while a step is in flight goes on with the sequences in it
 };
 
 struct NewSequence {
@@ -46,7 +55,11 @@ struct NewSequence {
   TimePoint arrival{};
   std::string cache_salt{};
   bool remote_prefill = false;  ///< the KV of all but the last prompt token can be fetched
-  bool pinned = false;          ///< preempted only when nobody else can be: somebody reads its blocks as they fill
+  /// Prompt and output: who has so many tokens ends. It is not run ahead past that; 0: never ahead of a token.
+  std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
+  /// What it may sample depends on the token before (structured output): it is not run ahead past a token.
+  bool step_by_step = false;
+  bool pinned = false;  ///< preempted only when nobody else can be: somebody reads its blocks as they fill
 };
 
 /// One sequence's share of a step: it runs tokens [first_position, first_position + num_tokens).
@@ -54,7 +67,8 @@ struct ScheduledSequence {
   SequenceId id = 0;
   std::int64_t first_position = 0;
   std::int32_t num_tokens = 0;
-  bool sample = false;  ///< the step reaches the last known token, so a new one comes out
+  bool sample = false;          ///< the step reaches the last token, so a new one comes out
+  bool sampled_before = false;  ///< its one token is what the step before samples for it, unknown until that is done
 };
 
 /// A fetch to start: tokens [first_token, end_token) go into `destination`, whose first block is block
@@ -104,8 +118,9 @@ class Scheduler {
   /// Ends a sequence that is in no step and gives the caller its first `count` blocks, with their references.
   std::vector<kv::BlockId> finish_and_keep(SequenceId id, std::int32_t count);
 
-  /// What to do next. Events in between may come in any order; a sequence that is in a step is not scheduled again
-  /// before advance().
+  /// What to do next. Events in between may come in any order, but steps end in the order in which they were scheduled.
+  /// A sequence that is in a step is not scheduled again before advance(), unless it may run ahead; then at most one
+  /// step may be in flight here.
   Decision schedule();
 
   // What a caller may look at.
@@ -133,18 +148,23 @@ class Scheduler {
   /// Whether `a` comes before `b` in the waiting queue of the priority policy.
   static bool more_urgent(const Sequence& a, const Sequence& b);
 
-  void schedule_running(Decision& decision, std::int32_t& budget);
+  /// False: nothing can be planned until what is in flight is done.
+  bool schedule_running(Decision& decision, std::int32_t& budget);
   void schedule_waiting(Decision& decision, std::int32_t& budget);
   enum class FetchStart { kStarted, kNotNeeded, kNoRoom };
   FetchStart start_fetch(Sequence& sequence, Decision& decision);
   /// Moves a waiting sequence to the running ones, if there is room for it.
   bool admit(Sequence& sequence, Decision& decision, std::int32_t& budget);
+  /// Whether a running sequence may be in the next step.
+  bool can_run(const Sequence& sequence) const;
   static void put_in_step(const Sequence& sequence, std::int32_t count, Decision& decision, std::int32_t& budget);
   std::int32_t chunk(const Sequence& sequence, std::int32_t budget) const;
   bool has_room(std::int32_t missing_blocks) const;
 
-  /// Makes the block table cover `num_tokens`, preempting others if it must. False: the sequence itself was preempted.
-  bool grow(Sequence& sequence, std::int64_t num_tokens, Decision& decision, std::int32_t& budget);
+  enum class Growth { kDone, kPreempted, kMustWait };
+  /// Makes the block table cover `num_tokens`, preempting others, or at last the sequence itself, if it must. Nobody is
+  /// preempted while steps are in flight.
+  Growth grow(Sequence& sequence, std::int64_t num_tokens, Decision& decision, std::int32_t& budget);
   Sequence& pick_victim(Sequence& claimant) const;
   void preempt(Sequence& victim, Decision& decision);
 
@@ -166,6 +186,7 @@ class Scheduler {
   std::int32_t num_fetching_ = 0;
   std::int32_t num_fetched_ = 0;  ///< waiting with their remote KV in place
   std::int32_t num_draining_ = 0;
+  std::int32_t num_in_steps_ = 0;  ///< sequences in steps in flight, also finished ones; twice who is in two
   PrefixCacheCounts prefix_cache_;
 };
 

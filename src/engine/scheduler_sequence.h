@@ -23,13 +23,18 @@ struct Scheduler::Sequence {
 
   std::vector<std::int32_t> all_tokens;  ///< prompt, then generated
   std::int64_t num_prompt = 0;
-  std::int64_t num_computed = 0;      ///< tokens whose KV is in `blocks`
+  std::int64_t num_computed = 0;   ///< tokens whose KV is in `blocks`
+  std::int64_t num_scheduled = 0;  ///< the same, when all steps in flight are done
+  std::int64_t num_sampling = 0;   ///< tokens that steps in flight sample
+  std::int64_t max_tokens = 0;
+  bool step_by_step = false;
   std::vector<kv::BlockId> blocks;    ///< block table; we hold one reference to each
   std::vector<kv::BlockHash> hashes;  ///< of the full blocks of all_tokens, grown on demand
   std::int64_t num_filed = 0;         ///< leading blocks that are in the prefix index
   std::int32_t num_cached_tokens = 0;
 
-  std::int64_t num_tokens() const { return std::ssize(all_tokens); }
+  /// Tokens, also those that are being sampled.
+  std::int64_t num_tokens() const { return std::ssize(all_tokens) + num_sampling; }
 };
 
 }  // namespace tandem::engine

@@ -44,6 +44,8 @@ void Scheduler::add(NewSequence sequence) {
   entry->cache_salt = std::move(sequence.cache_salt);
   entry->remote_prefill = sequence.remote_prefill;
   entry->pinned = sequence.pinned;
+  entry->max_tokens = sequence.max_tokens;
+  entry->step_by_step = sequence.step_by_step;
   entry->num_prompt = std::ssize(sequence.prompt);
   entry->all_tokens = std::move(sequence.prompt);
   Sequence& added = *entry;
@@ -56,17 +58,22 @@ void Scheduler::advance(SequenceId id, std::int64_t end_position, std::optional<
   Sequence& sequence = at(id);
   TANDEM_ASSERT(sequence.steps_in_flight > 0, "the sequence is in no step");
   --sequence.steps_in_flight;
+  --num_in_steps_;
   if (sequence.state == State::kDraining) return erase_if_drained(sequence);
-  TANDEM_ASSERT(end_position > sequence.num_computed && end_position <= sequence.num_tokens(), "progress goes forward");
+  TANDEM_ASSERT(end_position > sequence.num_computed && end_position <= std::ssize(sequence.all_tokens),
+                "progress goes forward");
   sequence.num_computed = end_position;
   file_full_blocks(sequence);
-  if (token) sequence.all_tokens.push_back(*token);
+  if (!token) return;
+  sequence.all_tokens.push_back(*token);
+  --sequence.num_sampling;
 }
 
 void Scheduler::step_failed(SequenceId id) {
   Sequence& sequence = at(id);
   TANDEM_ASSERT(sequence.steps_in_flight > 0, "the sequence is in no step");
   --sequence.steps_in_flight;
+  --num_in_steps_;
   if (sequence.state == State::kDraining) erase_if_drained(sequence);
 }
 
@@ -78,7 +85,7 @@ void Scheduler::fetch_done(SequenceId id, bool succeeded) {
   --num_fetching_;
   sequence.state = State::kWaiting;
   if (!succeeded) return free_blocks(sequence);
-  sequence.num_computed = sequence.num_prompt - 1;
+  sequence.num_computed = sequence.num_scheduled = sequence.num_prompt - 1;
   file_full_blocks(sequence);
   sequence.fetched = true;
   ++num_fetched_;
@@ -157,7 +164,7 @@ void Scheduler::take_prefix_hit(Sequence& sequence) {
     sequence.blocks.push_back(*block);
   }
   sequence.num_filed = std::ssize(sequence.blocks);
-  sequence.num_computed = sequence.num_filed * options_.block_size;
+  sequence.num_computed = sequence.num_scheduled = sequence.num_filed * options_.block_size;
 }
 
 void Scheduler::count_first_admission(Sequence& sequence) {
@@ -179,7 +186,7 @@ void Scheduler::file_full_blocks(Sequence& sequence) {
 void Scheduler::free_blocks(Sequence& sequence) {
   pool_.release(sequence.blocks);
   sequence.blocks.clear();
-  sequence.num_computed = 0;
+  sequence.num_computed = sequence.num_scheduled = 0;
   sequence.num_filed = 0;
 }
 

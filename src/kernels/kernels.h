@@ -15,8 +15,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "kernels/thread_team.h"
@@ -47,6 +49,30 @@ class PackedLinear {
 
 /// Writes row `row` of W (in_features floats) to `out`. Called from several threads at once.
 using RowReader = std::function<void(std::int64_t row, float* out)>;
+
+/// How an int8 layer with one scale for all its inputs ("static", known from calibration) makes x an integer:
+///     xq = clamp(rne(x / scale + offset) + zero_point, -128, 127)
+/// The formats differ in whether a zero point counts before the rounding (offset, msModelSlim) or after it
+/// (zero_point, compressed-tensors). Spec: model_formats.md 5.1, 5.2.
+struct StaticInput {
+  float scale = 1.0F;  ///< above 0, finite
+  float offset = 0.0F;
+  std::int32_t zero_point = 0;
+
+  bool operator==(const StaticInput&) const = default;
+};
+
+/// A layer that is int8 already: y = float(sum_k xq[k] * Wq[n][k] + start[n]) * scale[n] * s + bias[n]. Without `input`
+/// xq and s are made of each row as for WeightType::kInt8; with it xq is StaticInput's, and s is 1. A row with a value
+/// that is not finite becomes NaN either way.
+struct Int8Layer {
+  /// Writes row `row` of Wq (in_features values). Called from several threads at once.
+  std::function<void(std::int64_t row, std::int8_t* out)> read_row;
+  std::span<const float> scale;         ///< [N]
+  std::span<const std::int32_t> start;  ///< [N], or empty: zeros
+  std::span<const float> bias;          ///< [N], or empty: zeros
+  std::optional<StaticInput> input;
+};
 
 enum class Epilogue {
   kStore,  ///< y = x W^T + b
@@ -104,6 +130,12 @@ class Ops {
   virtual std::unique_ptr<PackedLinear> pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
                                                     std::int64_t in_features, const RowReader& read_row,
                                                     const float* bias) const = 0;
+  /// The same for a layer that is int8 already: its integers go into the kernels as they are.
+  virtual std::unique_ptr<PackedLinear> pack_int8(ThreadTeam& team, std::int64_t out_features, std::int64_t in_features,
+                                                  const Int8Layer& layer) const = 0;
+  /// One layer whose outputs are those of `parts` (at least one, of one in_features), in order: what fuses projections
+  /// whose weights differ in type or whose static inputs differ. Each part is computed for itself.
+  virtual std::unique_ptr<PackedLinear> join(std::vector<std::unique_ptr<PackedLinear>> parts) const = 0;
   /// x [rows, K] with row stride ldx, y [rows, N] with row stride ldy (in floats).
   virtual void linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx,
                       std::int64_t rows, float* y, std::int64_t ldy, Epilogue epilogue) const = 0;
@@ -126,9 +158,10 @@ class Ops {
   virtual void add_weighted(ThreadTeam& team, const float* const* parts, const float* weights, std::int32_t count,
                             std::int64_t rows, std::int64_t cols, float* y) const = 0;
 
-  /// y = weight * x / sqrt(mean(x^2) + eps); x, y [rows, cols] with strides; x may be y. cols may be a head's dim.
-  virtual void rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps,
-                        std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const = 0;
+  /// y = weight * x / sqrt(mean(x^2) + eps) + bias; x, y [rows, cols] with strides; x may be y. cols may be a head's
+  /// dim. bias: cols floats or nullptr.
+  virtual void rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias,
+                        float eps, std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const = 0;
   /// In place, rotate-half pairing (i, i + head_dim/2), for `num_heads` consecutive heads of each row.
   /// cos, sin [position][head_dim/2]; positions [rows].
   virtual void rope(ThreadTeam& team, float* x, std::int64_t ldx, std::int64_t rows, std::int32_t num_heads,

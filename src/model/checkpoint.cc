@@ -39,4 +39,11 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, co
                   path, gguf_files.size(), gguf_files.size() > 1 ? "; name the file itself" : ""));
 }
 
+Result<LinearModule> Checkpoint::linear(std::string_view weight_name, std::int64_t rows, std::int64_t cols) const {
+  LinearModule module;
+  TANDEM_ASSIGN(module.weight, tensor(weight_name, rows, cols));
+  module.stored_bytes = module.weight.bytes;
+  return module;
+}
+
 }  // namespace tandem::model

@@ -14,39 +14,10 @@
 
 #include "base/status.h"
 #include "model/config.h"
+#include "model/linear_module.h"
+#include "model/tensor_view.h"
 
 namespace tandem::model {
-
-enum class TensorType { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
-
-/// "BF16", "Q4_K": the name the file formats use.
-std::string_view tensor_type_name(TensorType type);
-/// Values in one storage block (1, 32 or 256), and its bytes.
-std::int64_t tensor_block_values(TensorType type);
-std::size_t tensor_block_bytes(TensorType type);
-
-/// Rows that are not in a file: the weight generator.
-class RowSource {
- public:
-  virtual ~RowSource() = default;
-  /// Thread-safe.
-  virtual void read_row(std::int64_t row, std::int64_t cols, float* out) const = 0;
-};
-
-/// A tensor [rows, cols] (a vector has rows = 1), row by row as float.
-struct TensorView {
-  TensorType type = TensorType::kF32;
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  const std::byte* data = nullptr;  ///< may be unaligned
-  std::size_t bytes = 0;
-  /// Head dimension if the rows (of a vector: the values) of each head are stored interleaved, as in GGUF Llama files:
-  /// read_row takes Hugging Face's order and looks up the stored one. 0: stored in order.
-  std::int32_t interleaved_head_dim = 0;
-  std::shared_ptr<const RowSource> source;  ///< if set, rows come from here and `data` is null
-  /// Writes row `row` (cols floats), dequantised. Thread-safe.
-  void read_row(std::int64_t row, float* out) const;
-};
 
 /// Sampling defaults of generation_config.json (spec: model_formats.md 3.5).
 struct GenerationDefaults {
@@ -78,6 +49,11 @@ class Checkpoint {
   /// An error names the tensor (missing) or its shape (found, expected).
   virtual Result<TensorView> tensor(std::string_view hf_name, std::int64_t rows, std::int64_t cols) const = 0;
   virtual bool has_tensor(std::string_view hf_name) const = 0;
+  /// The linear module whose weights have this name. Formats that know of no quantised modules give the tensor.
+  virtual Result<LinearModule> linear(std::string_view weight_name, std::int64_t rows, std::int64_t cols) const;
+  /// How the checkpoint says its weights are quantised, by the names of --quantization ("ascend", "gptq"); "" if they
+  /// are not. (The blocks of GGUF files are a storage type, not a method.)
+  virtual std::string_view quantization() const { return {}; }
   virtual TokenizerSource tokenizer_source() const = 0;
   /// The chat template's source, or nullopt if the checkpoint has none. `with_tools` chooses "tool_use" of a named set.
   virtual Result<std::optional<std::string>> chat_template(bool with_tools) const = 0;

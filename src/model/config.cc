@@ -117,14 +117,6 @@ Result<void> parse_features(const json::object& config, ModelConfig& model) {
     return Status(Code::kUnsupported,
                   "use_sliding_window: true is not supported; only full attention is. If the model "
                   "works with full attention, pass --hf-overrides '{\"use_sliding_window\": false}'");
-  for (const char* key : {"quantization_config", "compression_config", "quantize"}) {
-    const json::value* value = config.if_contains(key);
-    if (value == nullptr || value->is_null()) continue;
-    return Status(Code::kUnsupported,
-                  fmt::format("the checkpoint is already quantised ('{}': {}); load the float checkpoint and use "
-                              "--quantization w8a8",
-                              key, json::serialize(*value).substr(0, 200)));
-  }
   TANDEM_ASSIGN(const std::optional<double> eps_field, json_double(config, "rms_norm_eps"));
   const double eps = eps_field.value_or(1e-6);
   if (!(eps > 0.0 && eps < 1.0))

@@ -174,7 +174,7 @@ Result<void> ExpertLayer::dispatch(const RoundId& id, const LayerWeights& weight
   TANDEM_TRY(begin_round());
   ends_.assign(static_cast<std::size_t>(own_.size()), 0);
   for (const Item& item : items_) ++ends_[static_cast<std::size_t>(item.expert - own_.begin)];
-  const auto middle = std::stable_partition(items_.begin(), items_.end(), [&](const Item& item) {
+  const auto middle = std::partition(items_.begin(), items_.end(), [&](const Item& item) {
     return ends_[static_cast<std::size_t>(item.expert - own_.begin)] >= kBusyRows;
   });
   compute(weights, {items_.begin(), middle}, early_);
@@ -218,7 +218,7 @@ Result<void> ExpertLayer::combine(const RoundId& id, const Result<void>& dispatc
   }
   TANDEM_TRY(begin_round());
   TANDEM_ASSIGN(const std::span<const comm::Bytes> messages, group_->finish());
-  TANDEM_TRY(dispatched);
+  if (!dispatched) return dispatched.error();
   std::int64_t total = 0;
   for (const Peer& peer : peers_) total += static_cast<std::int64_t>(peer.results.size());
   float* to = combined_.get(total, hidden_);

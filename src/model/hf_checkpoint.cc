@@ -16,8 +16,10 @@
 #include "model/fused_experts.h"
 #include "model/hf_metadata.h"
 #include "model/mapped_file.h"
+#include "model/quantised/format.h"
 #include "model/safetensors.h"
 #include "model/tensor_index.h"
+#include "model/tensor_names.h"
 
 namespace tandem::model {
 namespace json = boost::json;
@@ -67,16 +69,31 @@ class HfCheckpoint : public Checkpoint {
     TANDEM_TRY(read_model_config(overrides));
     TANDEM_TRY(read_generation_config());
     TANDEM_TRY(read_weights());
-    if (auto checked = index_.check(config_); !checked) return checked.error().context(folder.string());
+    auto checked = format_ == nullptr ? index_.check(config_) : check_quantised();
+    if (!checked) return checked.error().context(folder.string());
     fingerprint_ = checkpoint_fingerprint(*this);
     return {};
   }
 
   const ModelConfig& config() const override { return config_; }
   Result<TensorView> tensor(std::string_view name, std::int64_t rows, std::int64_t cols) const override {
-    return index_.view(name, rows, cols);
+    TANDEM_ASSIGN(LinearModule module, linear(name, rows, cols));
+    return std::move(module.weight);
   }
-  bool has_tensor(std::string_view name) const override { return index_.contains(name); }
+  Result<LinearModule> linear(std::string_view name, std::int64_t rows, std::int64_t cols) const override {
+    constexpr std::string_view kWeight = ".weight";
+    if (format_ != nullptr && rows > 1 && name != kEmbeddingName && name.ends_with(kWeight)) {
+      const std::string module(name.substr(0, name.size() - kWeight.size()));
+      TANDEM_ASSIGN(auto quantised, format_->linear(index_, module, rows, cols));
+      if (quantised) return std::move(*quantised);
+    }
+    LinearModule plain;
+    TANDEM_ASSIGN(plain.weight, index_.view(stored_name(name), rows, cols));
+    plain.stored_bytes = plain.weight.bytes;
+    return plain;
+  }
+  bool has_tensor(std::string_view name) const override { return index_.contains(stored_name(name)); }
+  std::string_view quantization() const override { return format_ == nullptr ? std::string_view() : format_->method(); }
   TokenizerSource tokenizer_source() const override {
     TokenizerSource source;
     source.tokenizer_json_path = (folder_ / "tokenizer.json").string();
@@ -95,14 +112,66 @@ class HfCheckpoint : public Checkpoint {
   std::string fingerprint() const override { return fingerprint_; }
 
  private:
+  // MindIE-style exports of smoothed models wrap a norm: norm.module.weight and norm.module.bias count, and what stands
+  // at norm.weight is from before.
+  std::string stored_name(std::string_view name) const {
+    if (format_ != nullptr && name.find("norm.") != std::string_view::npos) {
+      const std::size_t dot = name.rfind('.');
+      std::string wrapped = fmt::format("{}.module{}", name.substr(0, dot), name.substr(dot));
+      if (index_.contains(wrapped)) return wrapped;
+    }
+    return std::string(name);
+  }
+
+  Result<void> check_quantised() {
+    // A rotated model has a head of its own even if the float model's was tied to the embedding.
+    if (index_.contains(kHeadName)) config_.tie_word_embeddings = false;
+    const auto find = [&](const TensorSpec& spec) -> Result<void> {
+      if (spec.role == TensorRole::kBias && has_no_own_bias(spec)) return {};
+      TANDEM_TRY(tensor(spec.name, spec.rows, spec.cols));
+      return {};
+    };
+    return index_.check(config_, find, [&](std::string_view name) { return format_->uses(name); });
+  }
+
+  // Static modules of msModelSlim have their bias among their integers; the float one may be left out.
+  bool has_no_own_bias(const TensorSpec& spec) const {
+    if (index_.contains(spec.name)) return false;
+    return index_.contains(spec.name.substr(0, spec.name.rfind('.')) + ".quant_bias");
+  }
+
   Result<void> read_model_config(const json::object& overrides) {
     const fs::path path = folder_ / "config.json";
     TANDEM_ASSIGN(const json::object object, read_object(path));
     auto parsed = parse_config(object, overrides);
     if (!parsed) return parsed.error().context(path.string());
     config_ = std::move(*parsed);
+    TANDEM_ASSIGN(const std::optional<json::object> description, read_description());
+    auto format = quantised_format(merge_overrides(object, overrides), description ? &*description : nullptr);
+    if (!format) return format.error().context(folder_.string());
+    format_ = std::move(*format);
     if (tokenizer_.model_max_length) limit_context(config_, *tokenizer_.model_max_length);
     return {};
+  }
+
+  // quant_model_description.json, or quant_model_description_<type>.json as MindIE's exports name it.
+  Result<std::optional<json::object>> read_description() const {
+    fs::path path = folder_ / "quant_model_description.json";
+    if (!is_file(path)) {
+      std::vector<fs::path> others;
+      for (const fs::path& file : files_ending(folder_, ".json"))
+        if (file.filename().string().starts_with("quant_model_description")) others.push_back(file);
+      if (others.empty()) return std::optional<json::object>();
+      if (others.size() > 1)
+        return Status(
+            Code::kInvalidArgument,
+            fmt::format("{} holds {} descriptions of its quantisation ({}, {}); keep the one that belongs to "
+                        "the weights",
+                        folder_.string(), others.size(), others[0].filename().string(), others[1].filename().string()));
+      path = others.front();
+    }
+    TANDEM_ASSIGN(json::object object, read_object(path));
+    return std::optional<json::object>(std::move(object));
   }
 
   Result<void> read_tokenizer_config() {
@@ -216,6 +285,7 @@ class HfCheckpoint : public Checkpoint {
   GenerationDefaults generation_;
   std::vector<MappedFile> files_;
   TensorIndex index_;
+  std::unique_ptr<QuantisedFormat> format_;  ///< nullptr: floats
   std::string fingerprint_;
 };
 

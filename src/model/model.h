@@ -39,6 +39,18 @@ struct ExpertPlacement {
   comm::Group* group = nullptr;
 };
 
+struct ModuleRows {
+  std::string module;  ///< "model.layers.0.mlp.up_proj"
+  std::int64_t rows = 0;
+};
+
+/// For measuring a model at work (model/quantize). Must outlive the model.
+struct LinearObserver {
+  const kernels::Ops* ops = nullptr;  ///< used in place of those of the instruction set
+  /// Hears of each layer when it is packed, and of which modules' rows it is made, in order.
+  std::function<void(const kernels::PackedLinear& layer, const std::vector<ModuleRows>& modules)> loaded;
+};
+
 struct ModelOptions {
   ComputeType compute = ComputeType::kBf16;
   kernels::Isa isa = kernels::Isa::kPortable;
@@ -50,6 +62,7 @@ struct ModelOptions {
   /// Ranks among which heads and KV are split. Changes no bit of the logits.
   std::int32_t tensor_parallel_size = 1;
   ExpertPlacement experts;
+  const LinearObserver* observer = nullptr;
   std::optional<kv::ElementType> kv_element;  ///< nullopt: float32 if the rest is, else BF16
 };
 

@@ -58,6 +58,15 @@ std::vector<std::byte> sampled_bytes(const TensorView& view) {
   return sample;
 }
 
+// What of a W8A8 module its rows as floats do not show.
+void add_int8(const Int8Rows& int8, const std::function<void(const std::string&)>& add_text) {
+  const kernels::StaticInput input = int8.input.value_or(kernels::StaticInput{});
+  std::uint32_t starts = 0;
+  for (const std::int32_t start : int8.start) starts = starts * 31 + static_cast<std::uint32_t>(start);
+  add_text(fmt::format("static{} {:.9g} {:.9g} {} {}", int8.input.has_value(), input.scale, input.offset,
+                       input.zero_point, starts));
+}
+
 }  // namespace
 
 Result<void> TensorIndex::add(StoredTensor tensor, const std::string& file) {
@@ -105,6 +114,18 @@ Result<TensorView> TensorIndex::view(std::string_view name, std::int64_t rows, s
 }
 
 Result<void> TensorIndex::check(const ModelConfig& config) const {
+  const auto find_view = [&](const TensorSpec& spec) -> Result<void> {
+    TANDEM_TRY(view(spec.name, spec.rows, spec.cols));
+    return {};
+  };
+  TANDEM_TRY(check(config, find_view, [](std::string_view) { return false; }));
+  if (config.tie_word_embeddings && contains(kHeadName)) compare_tied_head(config);
+  return {};
+}
+
+Result<void> TensorIndex::check(const ModelConfig& config,
+                                const std::function<Result<void>(const TensorSpec& spec)>& find,
+                                const std::function<bool(std::string_view name)>& used) const {
   // Qwen3-MoE has none; a model that does has them in every token's sum.
   for (const auto& [name, entry] : tensors_)
     if (name.find(".mlp.shared_expert") != std::string::npos)
@@ -112,19 +133,20 @@ Result<void> TensorIndex::check(const ModelConfig& config) const {
           Code::kUnsupported,
           fmt::format("{}: tensor '{}' is a shared expert's; {} has none, and models with one are not supported",
                       entry.file, entry.tensor.stored_name, config.architecture));
-  for (const TensorSpec& spec : expected_tensors(config)) TANDEM_TRY(view(spec.name, spec.rows, spec.cols));
-  warn_unknown(config);
-  if (config.tie_word_embeddings && contains(kHeadName)) compare_tied_head(config);
+  for (const TensorSpec& spec : expected_tensors(config)) TANDEM_TRY(find(spec));
+  warn_unknown(config, used);
   return {};
 }
 
-void TensorIndex::warn_unknown(const ModelConfig& config) const {
+void TensorIndex::warn_unknown(const ModelConfig& config,
+                               const std::function<bool(std::string_view name)>& used) const {
   std::set<std::string, std::less<>> known;
   for (const TensorSpec& spec : expected_tensors(config)) known.insert(spec.name);
   known.emplace(kHeadName);
   std::set<std::string> patterns;
   for (const auto& [name, entry] : tensors_)
-    if (!known.contains(name) && !name.ends_with("rotary_emb.inv_freq")) patterns.insert(pattern_of(name));
+    if (!known.contains(name) && !name.ends_with("rotary_emb.inv_freq") && !used(name))
+      patterns.insert(pattern_of(name));
   for (const std::string& pattern : patterns)
     log::warning("tensors '{}' of the checkpoint are not used by {}", pattern, config.architecture);
 }
@@ -152,11 +174,13 @@ std::string checkpoint_fingerprint(const Checkpoint& checkpoint) {
                          config.moe_intermediate_size, config.norm_topk_prob, config.decoder_sparse_step,
                          fmt::join(config.mlp_only_layers, ",")));
   for (const TensorSpec& spec : expected_tensors(config)) {
-    const auto view = checkpoint.tensor(spec.name, spec.rows, spec.cols);
-    if (!view) continue;  // open() has checked them all
-    add_text(fmt::format("{} {} {} {}", spec.name, spec.rows, spec.cols, tensor_type_name(view->type)));
-    const std::vector<std::byte> sample = sampled_bytes(*view);
+    const auto module = checkpoint.linear(spec.name, spec.rows, spec.cols);
+    if (!module) continue;  // open() has checked them all
+    add_text(fmt::format("{} {} {} {}{}", spec.name, spec.rows, spec.cols, tensor_type_name(module->weight.type),
+                         module->type));
+    const std::vector<std::byte> sample = sampled_bytes(module->weight);
     XXH3_128bits_update(&state, sample.data(), sample.size());
+    if (module->int8) add_int8(*module->int8, add_text);
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(&state);
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);

@@ -14,6 +14,8 @@
 #include "base/status.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/tensor_names.h"
+#include "model/tensor_view.h"
 
 namespace tandem::model {
 
@@ -41,13 +43,17 @@ class TensorIndex {
   /// Every tensor that `config` asks for is there with its shape and a type that can be read. Tensors that nobody asks
   /// for are warned of, once per pattern.
   Result<void> check(const ModelConfig& config) const;
+  /// The same where tensors are found in another way than by view(); `used` says which ones beyond those of the config
+  /// are read.
+  Result<void> check(const ModelConfig& config, const std::function<Result<void>(const TensorSpec& spec)>& find,
+                     const std::function<bool(std::string_view name)>& used) const;
 
  private:
   struct Entry {
     StoredTensor tensor;
     std::string file;
   };
-  void warn_unknown(const ModelConfig& config) const;
+  void warn_unknown(const ModelConfig& config, const std::function<bool(std::string_view name)>& used) const;
   void compare_tied_head(const ModelConfig& config) const;
 
   std::map<std::string, Entry, std::less<>> tensors_;

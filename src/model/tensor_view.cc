@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a stored tensor as float: plain types, and the blocks of GGUF (spec: model_formats.md 5.3).
+#include "model/tensor_view.h"
+
 #include <cstring>
+#include <vector>
 
 #include "base/float16.h"
-#include "model/checkpoint.h"
+#include "base/status.h"
 
 namespace tandem::model {
 namespace {

@@ -184,12 +184,12 @@ class Transformer : public Model {
     const std::int64_t width = q_size_ + 2 * kv_size_;
     float* normed = normed_.get(num_rows_, hidden);
     float* qkv = qkv_.get(num_rows_, width);
-    ops_.rms_norm(team_, x, hidden, weights.input_norm.data(), config_.rms_norm_eps, num_rows_, hidden, normed, hidden);
+    norm(x, hidden, weights.input_norm, num_rows_, hidden, normed, hidden);
     ops_.linear(team_, *weights.qkv, normed, hidden, num_rows_, qkv, width, kernels::Epilogue::kStore);
     float* k = qkv + q_size_;
     if (config_.qk_norm) {
-      head_norm(qkv, width, config_.num_heads, weights.q_norm.data());
-      head_norm(k, width, config_.num_kv_heads, weights.k_norm.data());
+      head_norm(qkv, width, config_.num_heads, weights.q_norm);
+      head_norm(k, width, config_.num_kv_heads, weights.k_norm);
     }
     // q and k stand side by side: one call turns both.
     ops_.rope(team_, qkv, width, num_rows_, config_.num_heads + config_.num_kv_heads, config_.head_dim,
@@ -205,16 +205,21 @@ class Transformer : public Model {
     return attended;
   }
 
+  void norm(const float* x, std::int64_t ldx, const Norm& weights, std::int64_t rows, std::int64_t cols, float* y,
+            std::int64_t ldy) {
+    ops_.rms_norm(team_, x, ldx, weights.weight.data(), weights.bias.empty() ? nullptr : weights.bias.data(),
+                  config_.rms_norm_eps, rows, cols, y, ldy);
+  }
+
   // RMS norm of each head. Heads are contiguous within a row, rows are apart: take whichever way needs fewer calls.
-  void head_norm(float* x, std::int64_t stride, std::int64_t heads, const float* weight) {
+  void head_norm(float* x, std::int64_t stride, std::int64_t heads, const Norm& weights) {
     const std::int64_t dim = config_.head_dim;
     if (num_rows_ <= heads) {
       for (std::int64_t row = 0; row < num_rows_; ++row)
-        ops_.rms_norm(team_, x + row * stride, dim, weight, config_.rms_norm_eps, heads, dim, x + row * stride, dim);
+        norm(x + row * stride, dim, weights, heads, dim, x + row * stride, dim);
     } else {
       for (std::int64_t head = 0; head < heads; ++head)
-        ops_.rms_norm(team_, x + head * dim, stride, weight, config_.rms_norm_eps, num_rows_, dim, x + head * dim,
-                      stride);
+        norm(x + head * dim, stride, weights, num_rows_, dim, x + head * dim, stride);
     }
   }
 
@@ -237,8 +242,7 @@ class Transformer : public Model {
       return {};
     }
     float* normed = normed_.get(rows, hidden);
-    ops_.rms_norm(team_, x, hidden, weights.post_attention_norm.data(), config_.rms_norm_eps, rows, hidden, normed,
-                  hidden);
+    norm(x, hidden, weights.post_attention_norm, rows, hidden, normed, hidden);
     return experts_.run(layer, weights, normed, rows, x);
   }
 
@@ -251,8 +255,7 @@ class Transformer : public Model {
       float* normed = normed_.get(count, hidden);
       float* gate_up = gate_up_.get(count, 2 * inner);
       float* activated = activated_.get(count, inner);
-      ops_.rms_norm(team_, part, hidden, weights.post_attention_norm.data(), config_.rms_norm_eps, count, hidden,
-                    normed, hidden);
+      norm(part, hidden, weights.post_attention_norm, count, hidden, normed, hidden);
       ops_.linear(team_, *weights.gate_up, normed, hidden, count, gate_up, 2 * inner, kernels::Epilogue::kStore);
       ops_.silu_mul(team_, gate_up, count, inner, activated);
       ops_.linear(team_, *weights.down, activated, inner, count, part, hidden, kernels::Epilogue::kAdd);
@@ -272,7 +275,7 @@ class Transformer : public Model {
     compact(attended, q_size_);
     TANDEM_TRY(finish_layer(last, x, attended, rows));
     float* normed = normed_.get(rows, hidden);
-    ops_.rms_norm(team_, x, hidden, weights_.final_norm.data(), config_.rms_norm_eps, rows, hidden, normed, hidden);
+    norm(x, hidden, weights_.final_norm, rows, hidden, normed, hidden);
     ops_.linear(team_, *weights_.head, normed, hidden, rows, logits, config_.vocab_size, kernels::Epilogue::kStore);
     return {};
   }
@@ -371,7 +374,8 @@ Result<std::unique_ptr<Model>> Model::load(const Checkpoint& checkpoint, const M
   const ModelConfig& config = checkpoint.config();
   TANDEM_TRY(model::kv_layouts(config, options, 1, 1));
   TANDEM_TRY(check_placement(options.experts));
-  TANDEM_ASSIGN(const kernels::Ops* const ops, kernels::ops_for(options.isa));
+  TANDEM_ASSIGN(const kernels::Ops* ops, kernels::ops_for(options.isa));
+  if (options.observer != nullptr) ops = options.observer->ops;
   const std::int64_t positions = options.max_positions > 0 ? options.max_positions : config.max_context;
   if (positions < 1 || positions > kMaxRopeBytes / (4 * config.head_dim))
     return Status(Code::kInvalidArgument,

@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/log.h"
 #include "model/expert_placement.h"
+#include "model/pack_modules.h"
 #include "model/tensor_names.h"
 
 namespace tandem::model {
@@ -49,12 +51,13 @@ class Loader {
     weights.layers.resize(static_cast<std::size_t>(config_.num_layers));
     for (std::int32_t layer = 0; layer < config_.num_layers; ++layer)
       TANDEM_TRY(load_layer(layer, weights.layers[static_cast<std::size_t>(layer)]));
-    TANDEM_ASSIGN(weights.final_norm, vector(std::string(kFinalNormName), config_.hidden_size));
+    TANDEM_ASSIGN(weights.final_norm, norm(std::string(kFinalNormName), config_.hidden_size));
     const bool float_head = options_.compute == ComputeType::kFloat32 || options_.float32_rest;
     const std::string head(config_.tie_word_embeddings ? kEmbeddingName : kHeadName);
     TANDEM_ASSIGN(weights.head, pack(float_head ? WeightType::kF32 : WeightType::kBf16, config_.hidden_size,
                                      {{head, config_.vocab_size}}, {}));
     weights.bytes = bytes_;
+    log_dequantised();
     if (progress_) progress_(1.0);
     return weights;
   }
@@ -74,11 +77,11 @@ class Loader {
     const auto named = [&](std::string_view rest) { return layer_tensor(layer, rest); };
     const auto biased = [&](bool has, std::vector<Part> parts) { return has ? std::move(parts) : std::vector<Part>(); };
 
-    TANDEM_ASSIGN(out.input_norm, vector(named("input_layernorm.weight"), hidden));
-    TANDEM_ASSIGN(out.post_attention_norm, vector(named("post_attention_layernorm.weight"), hidden));
+    TANDEM_ASSIGN(out.input_norm, norm(named("input_layernorm.weight"), hidden));
+    TANDEM_ASSIGN(out.post_attention_norm, norm(named("post_attention_layernorm.weight"), hidden));
     if (config_.qk_norm) {
-      TANDEM_ASSIGN(out.q_norm, vector(named("self_attn.q_norm.weight"), config_.head_dim));
-      TANDEM_ASSIGN(out.k_norm, vector(named("self_attn.k_norm.weight"), config_.head_dim));
+      TANDEM_ASSIGN(out.q_norm, norm(named("self_attn.q_norm.weight"), config_.head_dim));
+      TANDEM_ASSIGN(out.k_norm, norm(named("self_attn.k_norm.weight"), config_.head_dim));
     }
     TANDEM_ASSIGN(out.qkv, pack(type, hidden,
                                 {{named("self_attn.q_proj.weight"), q},
@@ -125,32 +128,65 @@ class Loader {
     return values;
   }
 
-  // One matrix of all parts' rows, in order.
+  Result<Norm> norm(const std::string& name, std::int64_t size) {
+    Norm values;
+    TANDEM_ASSIGN(values.weight, vector(name, size));
+    // What smoothing takes from the activations comes back as a bias of the norm. A float model has none.
+    if (const std::string bias = bias_name(name); is_quantised() && checkpoint_.has_tensor(bias)) {
+      TANDEM_ASSIGN(values.bias, vector(bias, size));
+    }
+    return values;
+  }
+
+  static std::string bias_name(const std::string& weight) { return weight.substr(0, weight.rfind('.')) + ".bias"; }
+  bool is_quantised() const { return !checkpoint_.quantization().empty(); }
+
+  // One layer of all parts' rows, in order. Modules that the checkpoint has in int8 stay as they are.
   Result<std::unique_ptr<PackedLinear>> pack(WeightType type, std::int64_t in_features, const std::vector<Part>& parts,
                                              const std::vector<Part>& bias_parts) {
-    std::vector<TensorView> views;
+    std::vector<ModulePart> modules;
     std::int64_t rows = 0;
-    for (const Part& part : parts) {
-      TANDEM_ASSIGN(TensorView view, checkpoint_.tensor(part.name, part.rows, in_features));
-      views.push_back(std::move(view));
-      rows += part.rows;
-    }
-    std::vector<float> bias;
-    for (const Part& part : bias_parts) {
-      TANDEM_ASSIGN(const std::vector<float> values, vector(part.name, part.rows));
-      bias.insert(bias.end(), values.begin(), values.end());
-    }
-    const auto read_row = [&views](std::int64_t row, float* out) {
-      for (const TensorView& view : views) {
-        if (row < view.rows) return view.read_row(row, out);
-        row -= view.rows;
+    std::size_t stored_bytes = 0;
+    bool dequantised = false;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      ModulePart& part = modules.emplace_back();
+      TANDEM_ASSIGN(part.module, checkpoint_.linear(parts[i].name, parts[i].rows, in_features));
+      // Smoothing can give a bias to a module whose config has none.
+      const std::string bias = bias_name(parts[i].name);
+      const bool has_bias = !bias_parts.empty() || (is_quantised() && checkpoint_.has_tensor(bias));
+      if (has_bias && !part.module.includes_bias) {
+        TANDEM_ASSIGN(part.bias, vector(bias, parts[i].rows));
       }
-    };
-    auto packed = ops_.pack_linear(team_, type, rows, in_features, read_row, bias.empty() ? nullptr : bias.data());
+      rows += parts[i].rows;
+      stored_bytes += part.module.stored_bytes;
+      dequantised = dequantised || part.module.is_dequantised();
+    }
+    auto packed = pack_modules(ops_, team_, type, modules);
     bytes_ += packed->bytes();
+    if (options_.observer != nullptr) options_.observer->loaded(*packed, module_rows(parts));
+    if (dequantised) {
+      dequantised_type_ = modules.front().module.type;
+      dequantised_stored_ += stored_bytes;
+      dequantised_packed_ += packed->bytes();
+    }
     done_ += static_cast<double>(rows * in_features);
     if (progress_ && total_ > 0) progress_(std::min(done_ / total_, 1.0));
     return packed;
+  }
+
+  static std::vector<ModuleRows> module_rows(const std::vector<Part>& parts) {
+    std::vector<ModuleRows> modules;
+    for (const Part& part : parts) modules.push_back({part.name.substr(0, part.name.rfind('.')), part.rows});
+    return modules;
+  }
+
+  void log_dequantised() const {
+    if (dequantised_packed_ == 0) return;
+    constexpr double kMiB = 1024.0 * 1024.0;
+    log::info(
+        "{} weights become {} in memory, as there are no kernels for them: {:.1f} MiB in the files, {:.1f} MiB here",
+        dequantised_type_, options_.compute == ComputeType::kFloat32 ? "float32" : "bfloat16",
+        static_cast<double>(dequantised_stored_) / kMiB, static_cast<double>(dequantised_packed_) / kMiB);
   }
 
   const Checkpoint& checkpoint_;
@@ -163,12 +199,40 @@ class Loader {
   double total_ = 0;
   double done_ = 0;
   std::size_t bytes_ = 0;
+  std::string dequantised_type_;
+  std::size_t dequantised_stored_ = 0;
+  std::size_t dequantised_packed_ = 0;
 };
 
 }  // namespace
 
+std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options) {
+  const bool float_head = options.compute == ComputeType::kFloat32 || options.float32_rest;
+  const std::size_t rest = float_head ? 4 : 2;
+  const ModelConfig& config = checkpoint.config();
+  const ExpertRange experts = own_experts(options.experts, config.num_experts);
+  std::size_t bytes = 0;
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.expert >= 0 && !experts.contains(spec.expert)) continue;
+    const auto values = static_cast<std::size_t>(spec.rows * spec.cols);
+    if (spec.name == kHeadName || (spec.role == TensorRole::kEmbedding && config.tie_word_embeddings)) {
+      bytes += values * rest;
+    } else if (spec.role == TensorRole::kLinear) {
+      const auto module = checkpoint.linear(spec.name, spec.rows, spec.cols);
+      const bool int8 = options.compute == ComputeType::kW8A8 || (module && module->int8);
+      bytes += values * (int8 ? 1 : options.compute == ComputeType::kFloat32 ? 4 : 2);
+    }
+  }
+  return bytes;
+}
+
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint, const ModelOptions& options, const kernels::Ops& ops,
                                   kernels::ThreadTeam& team, const std::function<void(double)>& progress) {
+  if (options.compute == ComputeType::kW8A8 && !checkpoint.quantization().empty())
+    return Status(Code::kInvalidArgument,
+                  fmt::format("w8a8 is made of float weights, but the checkpoint is quantised already: {}",
+                              checkpoint.quantization()),
+                  Scope::kProcess);
   return Loader(checkpoint, options, ops, team, progress).load();
 }
 

@@ -14,16 +14,21 @@
 
 namespace tandem::model {
 
+struct Norm {
+  std::vector<float> weight;
+  std::vector<float> bias;  ///< of smoothed quantised checkpoints; empty: none
+};
+
 struct ExpertWeights {
   std::unique_ptr<kernels::PackedLinear> gate_up;  ///< rows gate | up
   std::unique_ptr<kernels::PackedLinear> down;
 };
 
 struct LayerWeights {
-  std::vector<float> input_norm;           ///< [H]
-  std::vector<float> post_attention_norm;  ///< [H]
-  std::vector<float> q_norm;               ///< [head_dim], Qwen3 only
-  std::vector<float> k_norm;
+  Norm input_norm;           ///< [H]
+  Norm post_attention_norm;  ///< [H]
+  Norm q_norm;               ///< [head_dim], Qwen3 only
+  Norm k_norm;
   std::unique_ptr<kernels::PackedLinear> qkv;  ///< rows q | k | v
   std::unique_ptr<kernels::PackedLinear> o;
   // A dense layer has these two,
@@ -37,10 +42,13 @@ struct LayerWeights {
 struct ModelWeights {
   TensorView embedding;  ///< [V, H], read row by row from the checkpoint
   std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;
+  Norm final_norm;
   std::unique_ptr<kernels::PackedLinear> head;  ///< lm_head, or the embedding again if tied
   std::size_t bytes = 0;
 };
+
+/// The memory that the linear layers (with lm_head) will take, about: before they are loaded.
+std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options);
 
 /// Uses all threads of the team; `progress` (may be empty) gets the share done.
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint, const ModelOptions& options, const kernels::Ops& ops,

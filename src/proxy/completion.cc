@@ -101,6 +101,9 @@ net::Task<Next> Completion::round() {
     note_problem("no decoder is configured");
     co_return Next::kGiveUp;
   }
+  // One that was not there when it was last looked at may have come since.
+  if (!decoder->connector && context_->config.connector == config::ProxyConnector::kAuto)
+    co_await context_->watch.look(decoder);
   const auto self = shared_from_this();
   Next next = Next::kAgain;
   if (decoder->connector.value_or(Connector::kPull) == Connector::kLayerwise) {

@@ -2,20 +2,10 @@
 #include "transfer/landing.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "kv/convert.h"
 
 namespace tandem::transfer {
-
-std::optional<std::size_t> first_mismatch(const KvView& arrived, const Extent& extent,
-                                          std::span<const std::uint32_t> expected) {
-  std::vector<std::uint32_t> sums(expected.size());
-  piece_checksums(arrived, extent, sums);
-  const auto [ours, theirs] = std::mismatch(sums.begin(), sums.end(), expected.begin());
-  if (ours == sums.end()) return std::nullopt;
-  return static_cast<std::size_t>(ours - sums.begin());
-}
 
 void spread(const KvView& arrived, const MutableKvView& home, const Extent& extent) {
   const kv::Layout& from = arrived.shards.common();

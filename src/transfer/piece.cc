@@ -13,7 +13,8 @@
 namespace tandem::transfer {
 namespace {
 
-constexpr std::size_t kLandSliceBytes = std::size_t{2} << 20;
+/// Of KV that is moved and verified in one go: fits the cache of one core.
+constexpr std::size_t kPartBytes = std::size_t{256} << 10;
 constexpr std::size_t kStagingBytes = std::size_t{2} << 20;  // of KV to be converted, at a time in a piece
 constexpr std::uint64_t kNoMismatch = ~std::uint64_t{0};
 
@@ -47,13 +48,14 @@ Shards staging_for(const Shards& owner, const Extent& window) {
 
 }  // namespace
 
-/// The first wrong checksum that any slice saw.
-struct Piece::Mismatch {
-  std::atomic<std::uint64_t> index{kNoMismatch};
+/// What the pool threads found.
+struct Piece::Landing {
+  std::atomic<std::size_t> parts{0};                 ///< verified and spread, or found wrong
+  std::atomic<std::uint64_t> mismatch{kNoMismatch};  ///< the first wrong checksum that any of them saw
 
   void report(std::uint64_t found) {
-    std::uint64_t known = index.load();
-    while (found < known && !index.compare_exchange_weak(known, found)) {
+    std::uint64_t known = mismatch.load();
+    while (found < known && !mismatch.compare_exchange_weak(known, found)) {
     }
   }
 };
@@ -157,6 +159,9 @@ void Piece::move() {
   plan_ = std::move(*plan);
   bytes_ += plan_.bytes;
   copies_ += plan_.copies.size();
+  units_per_part_ = std::max<std::size_t>(1, kPartBytes / owner_->block_bytes());
+  num_parts_ = (num_units() + units_per_part_ - 1) / units_per_part_;
+  landed_ = std::make_shared<Landing>();
   phase_ = Phase::kMoving;
   MoveRequest request;
   request.token = grant_->token;
@@ -164,56 +169,73 @@ void Piece::move() {
   request.blocks = granted;
   request.destination = staging_ ? buffer_.data() : context_.memory.data();
   request.on_progress = [this](std::uint64_t) { on_progress_(); };
+  request.piece_ends = plan_.piece_ends;
+  request.pieces_per_part = units_per_part_ * pieces_per_block(1, owner_->num_heads());
+  request.on_part = [this](std::size_t part, std::span<const std::uint32_t> sums) { land_part(part, sums); };
   request.on_done = [this](const Status& status) { on_moved(status); };
   move_ = link_->transport().start(std::move(request));
 }
 
 void Piece::on_moved(const Status& status) {
-  moved_at_ = context_.loop.now();
   if (!failure_.ok()) return finish(failure_);
+  moved_at_ = context_.loop.now();
   if (!status.ok()) return finish(status);
   on_progress_();
+  if (landed_->parts.load() == num_parts_) return on_landed();
   land();
 }
 
 void Piece::land() {
   phase_ = Phase::kLanding;
-  // Everything that pool threads touch is theirs or stays unchanged until on_landed.
-  const Extent& window = windows_[window_];
-  const std::size_t num_blocks = window_blocks().size();
-  const std::size_t unit = owner_->block_bytes() * static_cast<std::size_t>(window.num_layers());
-  const std::size_t width = std::max<std::size_t>(1, kLandSliceBytes / unit);
-  const std::size_t per_layer = pieces_per_block(1, owner_->num_heads());
-  const std::size_t first_sum = static_cast<std::size_t>(window.first_layer - order_.extent.first_layer) * per_layer;
-  const std::size_t num_sums = static_cast<std::size_t>(window.num_layers()) * per_layer;
-  const auto first_block = static_cast<std::size_t>(window_blocks().data() - blocks_.data());
-  const auto mismatch = std::make_shared<Mismatch>();
+  landed_ = std::make_shared<Landing>();
   landing_ = SlicedJob::start(
-      context_.loop, context_.pool, (num_blocks + width - 1) / width,
-      [this, mismatch, width, num_blocks, first_block, first_sum, num_sums](std::size_t slice) {
-        const Extent& part = windows_[window_];
-        const std::int32_t size = owner_->common().block_size;
-        const std::int64_t base = part.first_token / size;
-        const std::size_t end = std::min(num_blocks, (slice + 1) * width);
-        for (std::size_t block = slice * width; block < end; ++block) {
-          const Extent extent = clip_to_block(base + static_cast<std::int64_t>(block), size, part);
-          const std::size_t at = (first_block + block) * grant_->pieces_per_block + first_sum;
-          const bool verify = context_.options.hooks.verify;
-          const auto wrong =
-              !verify ? std::nullopt : first_mismatch(arrived(), extent, std::span(checksums_).subspan(at, num_sums));
-          if (wrong) {
-            mismatch->report(at + *wrong);
-          } else {
-            spread(arrived(), home(), extent);
-          }
-        }
-      },
-      [this, mismatch] { on_landed(mismatch->index.load()); });
+      context_.loop, context_.pool, num_parts_, [this](std::size_t part) { land_part(part, {}); },
+      [this] { on_landed(); });
 }
 
-void Piece::on_landed(std::uint64_t mismatch) {
+std::size_t Piece::num_units() const {
+  return window_blocks().size() * static_cast<std::size_t>(windows_[window_].num_layers());
+}
+
+/// Pool threads. Everything that they touch is theirs or stays unchanged until the window has landed. `sums` may be
+/// empty: then they are made here.
+void Piece::land_part(std::size_t part, std::span<const std::uint32_t> sums) {
+  const std::size_t pieces = pieces_per_block(1, owner_->num_heads());
+  const std::size_t first = part * units_per_part_;
+  const std::size_t end = std::min(num_units(), first + units_per_part_);
+  for (std::size_t unit = first; unit < end; ++unit)
+    land_unit(unit, sums.empty() ? sums : sums.subspan((unit - first) * pieces, pieces));
+  landed_->parts.fetch_add(1);
+}
+
+void Piece::land_unit(std::size_t unit, std::span<const std::uint32_t> sums) {
+  const Extent& window = windows_[window_];
+  const std::span<const wire::GrantedBlock> blocks = window_blocks();
+  const std::int32_t size = owner_->common().block_size;
+  const std::size_t block = unit % blocks.size();
+  Extent extent = clip_to_block(window.first_token / size + static_cast<std::int64_t>(block), size, window);
+  extent.first_layer = window.first_layer + static_cast<std::int32_t>(unit / blocks.size());
+  extent.end_layer = extent.first_layer + 1;
+  if (context_.options.hooks.verify) {
+    std::vector<std::uint32_t> made;
+    if (sums.empty()) {
+      made.resize(pieces_per_block(1, owner_->num_heads()));
+      piece_checksums(arrived(), extent, made);
+      sums = made;
+    }
+    const auto layer = static_cast<std::size_t>(extent.first_layer - order_.extent.first_layer);
+    const auto first_block = static_cast<std::size_t>(blocks.data() - blocks_.data());
+    const std::size_t at = (first_block + block) * grant_->pieces_per_block + layer * sums.size();
+    const auto wrong = std::mismatch(sums.begin(), sums.end(), checksums_.begin() + static_cast<std::ptrdiff_t>(at));
+    if (wrong.first != sums.end()) return landed_->report(at + static_cast<std::size_t>(wrong.first - sums.begin()));
+  }
+  spread(arrived(), home(), extent);
+}
+
+void Piece::on_landed() {
   if (!failure_.ok()) return finish(failure_);
-  if (mismatch != kNoMismatch) return finish(mismatch_error(mismatch));
+  if (const std::uint64_t mismatch = landed_->mismatch.load(); mismatch != kNoMismatch)
+    return finish(mismatch_error(mismatch));
   on_progress_();
   if (++window_ == windows_.size()) return finish({});
   move();

@@ -6,8 +6,9 @@
 //       │                                └──────────────┘
 //       └────── any error or fail(): done(why) once nothing writes ──────▶
 //
-// KV of our own element type moves into place and is verified there. Other KV moves into a bounded buffer, window by
-// window, is verified there as the owner wrote it, and is converted into place.
+// KV of our own element type moves into place. It is verified part by part by the sums of a transport that makes them
+// as it stores (then there is nothing left to land), else after the move. Other KV moves into a bounded buffer, window
+// by window, is verified there as the owner wrote it, and is converted into place.
 #pragma once
 
 #include <cstdint>
@@ -58,14 +59,17 @@ class Piece {
 
  private:
   enum class Phase { kGranting, kMoving, kLanding };
-  struct Mismatch;
+  struct Landing;
 
   bool converts() const { return owner_->common().element != context_.shards.common().element; }
   void begin();
   void move();
   void on_moved(const Status& status);
   void land();
-  void on_landed(std::uint64_t mismatch);
+  void land_part(std::size_t part, std::span<const std::uint32_t> sums);
+  void land_unit(std::size_t unit, std::span<const std::uint32_t> sums);
+  std::size_t num_units() const;
+  void on_landed();
   KvView arrived() const;
   MutableKvView home() const;
   std::span<const wire::GrantedBlock> window_blocks() const;
@@ -91,6 +95,10 @@ class Piece {
   std::vector<kv::BlockId> staging_blocks_;
   std::vector<std::byte> buffer_;
   Plan plan_;
+  /// A unit is (layer, block of the owner), in the order of the plan: what a part has a whole number of.
+  std::size_t units_per_part_ = 0;
+  std::size_t num_parts_ = 0;
+  std::shared_ptr<Landing> landed_;  ///< of the window under way
   std::shared_ptr<Move> move_;
   std::shared_ptr<SlicedJob> landing_;
   std::uint64_t bytes_ = 0;

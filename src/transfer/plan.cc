@@ -52,6 +52,7 @@ Result<void> check(const PlanInput& input) {
 
 /// Tokens that lie in one block on both sides.
 struct Segment {
+  std::int64_t owner_index = 0;  ///< of the source's block in the prompt
   kv::BlockId source_block = 0;
   kv::BlockId destination_block = 0;
   std::int32_t source_token = 0;  // within the block
@@ -68,7 +69,7 @@ std::vector<Segment> cut_tokens(const PlanInput& input) {
   for (std::int64_t token = input.extent.first_token; token < input.extent.end_token;) {
     const std::int64_t next =
         std::min({input.extent.end_token, (token / from_size + 1) * from_size, (token / to_size + 1) * to_size});
-    segments.push_back({input.source_blocks[static_cast<std::size_t>(token / from_size - from_base)],
+    segments.push_back({token / from_size, input.source_blocks[static_cast<std::size_t>(token / from_size - from_base)],
                         input.destination_blocks[static_cast<std::size_t>(token / to_size - to_base)],
                         static_cast<std::int32_t>(token % from_size), static_cast<std::int32_t>(token % to_size),
                         static_cast<std::int32_t>(next - token)});
@@ -106,17 +107,22 @@ Result<Plan> make_plan(const PlanInput& input) {
   Plan plan;
   for (std::int32_t layer = input.extent.first_layer; layer < input.extent.end_layer; ++layer) {
     const std::int32_t to_layer = layer - input.destination_first_layer;
-    for (const Segment& segment : segments) {
-      const std::size_t length = static_cast<std::size_t>(segment.count) * token_bytes;
+    for (auto first = segments.begin(); first != segments.end();) {
+      const auto end = std::find_if(first, segments.end(),
+                                    [&](const Segment& segment) { return segment.owner_index != first->owner_index; });
       for (int k_or_v = 0; k_or_v < 2; ++k_or_v) {
         for (std::int32_t head = 0; head < input.source.num_heads(); ++head) {
-          add(plan, {input.source.offset(input.source.holders(head).front(), layer, segment.source_block, k_or_v,
-                                         segment.source_token),
-                     input.destination.offset(input.destination.holders(head).front(), to_layer,
-                                              segment.destination_block, k_or_v, segment.destination_token),
-                     length});
+          for (auto segment = first; segment != end; ++segment) {
+            add(plan, {input.source.offset(input.source.holders(head).front(), layer, segment->source_block, k_or_v,
+                                           segment->source_token),
+                       input.destination.offset(input.destination.holders(head).front(), to_layer,
+                                                segment->destination_block, k_or_v, segment->destination_token),
+                       static_cast<std::size_t>(segment->count) * token_bytes});
+          }
+          plan.piece_ends.push_back(plan.bytes);
         }
       }
+      first = end;
     }
   }
   return plan;

@@ -52,8 +52,12 @@ struct PlanInput {
 };
 
 struct Plan {
-  /// In order of layer, then token, K before V, then head; neighbours that touch on both sides are one run.
+  /// In order of layer, then block of the source, K before V, then head, then token; neighbours that touch on both
+  /// sides are one run.
   std::vector<Copy> copies;
+  /// The bytes of one piece that has a checksum (checksum.h) stand together: here is where each ends, in bytes of the
+  /// copies laid end to end.
+  std::vector<std::uint64_t> piece_ends;
   std::uint64_t bytes = 0;
 };
 

@@ -45,7 +45,7 @@ Result<std::unique_ptr<ModelWorker>> ModelWorker::create(const model::Checkpoint
   return worker;
 }
 
-void ModelWorker::submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) {
+void ModelWorker::submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done) {
   runner_.submit(std::move(plan), std::move(done));
 }
 

@@ -56,7 +56,7 @@ class ModelWorker final : public Worker {
 
   std::int32_t vocab_size() const override { return model_->config().vocab_size; }
   kv::CacheMemory& cache() override { return *cache_; }
-  void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) override;
+  void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done) override;
 
   const model::Model& model() const { return *model_; }
   int num_threads() const { return team_->size(); }

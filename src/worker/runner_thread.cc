@@ -37,7 +37,7 @@ Result<void> RunnerThread::launch(Start start, Step step, comm::Group* group) {
   return outcome;
 }
 
-void RunnerThread::submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) {
+void RunnerThread::submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done) {
   {
     const std::lock_guard lock(mutex_);
     TANDEM_ASSERT(queue_.size() + (running_ ? 1 : 0) < kMaxPlans, "at most two plans at a time");
@@ -60,6 +60,13 @@ bool RunnerThread::wait_for_plan(std::unique_lock<std::mutex>& lock, const std::
   return !queue_.empty();
 }
 
+Result<StepResult> RunnerThread::run_plan(StepPlan& plan, const std::stop_token& stop, const Step& step) {
+  before_.fill_in(plan);
+  Result<StepResult> result = plan.sequences.empty() ? StepResult{.step = plan.step, .sampled = {}} : step(plan, stop);
+  before_.complete(result);
+  return result;
+}
+
 void RunnerThread::run(const std::stop_token& stop, const Step& step) {
   std::unique_lock lock(mutex_);
   while (wait_for_plan(lock, stop, step)) {
@@ -73,7 +80,7 @@ void RunnerThread::run(const std::stop_token& stop, const Step& step) {
     }
     running_ = true;
     lock.unlock();
-    Result<StepResult> result = step(*job.plan, stop);
+    Result<StepResult> result = run_plan(*job.plan, stop, step);
     lock.lock();
     running_ = false;  // before the answer: the engine may submit its next plan from there
     lock.unlock();

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "comm/group.h"
+#include "worker/sampled_before.h"
 #include "worker/worker.h"
 
 namespace tandem::worker {
@@ -33,20 +34,22 @@ class RunnerThread {
   /// must outlive this) steps that other processes begin are run too, with a plan without sequences.
   Result<void> launch(Start start, Step step, comm::Group* group = nullptr);
   /// As Worker::submit. A third plan is a mistake of the caller.
-  void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done);
+  void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done);
 
  private:
   struct Job {
-    std::shared_ptr<const StepPlan> plan;
+    std::shared_ptr<StepPlan> plan;
     std::function<void(Result<StepResult>)> done;
   };
   void run(const std::stop_token& stop, const Step& step);
   bool wait_for_plan(std::unique_lock<std::mutex>& lock, const std::stop_token& stop, const Step& step);
+  Result<StepResult> run_plan(StepPlan& plan, const std::stop_token& stop, const Step& step);
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Job> queue_;  // guarded by mutex_; room for kMaxPlans is taken at launch
   bool running_ = false;    // guarded by mutex_
+  SampledBefore before_;    // the thread's own
   comm::Group* group_ = nullptr;
   std::jthread thread_;
 };

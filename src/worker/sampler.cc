@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -22,6 +23,8 @@ constexpr float kReportedMinusInfinity = -9999.0F;
 constexpr double kLowestTemperature = 0.01;
 constexpr std::uint32_t kInPrompt = 0x80000000U;
 constexpr std::size_t kLanes = 16;
+/// The engine tells masks while the step computes; they are there long before.
+constexpr std::chrono::seconds kMaskTimeout{30};
 constexpr std::size_t kChunk = 256;  ///< weights summed at once when a token is picked
 
 /// Buckets of weights in (0, 1]: 128 to a power of two down to 2^-40, and bucket 0 for everything below.
@@ -119,6 +122,16 @@ double sum_all(std::span<const float> weights) {
 
 bool in_vocabulary(std::int32_t id, std::size_t vocab) { return id >= 0 && static_cast<std::size_t>(id) < vocab; }
 
+/// Excludes the tokens whose bit is not set, word by word: masks are mostly empty or mostly full.
+void keep_only(std::span<const std::uint32_t> allowed, std::span<float> values) {
+  for (std::size_t first = 0; first < values.size(); first += 32) {
+    const std::uint32_t word = first / 32 < allowed.size() ? allowed[first / 32] : 0;
+    if (word == ~0U) continue;
+    const std::size_t end = std::min(first + 32, values.size());
+    for (std::size_t i = first; i < end; ++i) values[i] = (word >> (i - first) & 1U) != 0 ? values[i] : kMinusInfinity;
+  }
+}
+
 bool has_penalties(const SamplingParams& params) {
   return params.repetition_penalty != 1.0 || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0;
 }
@@ -151,7 +164,11 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sequen
   const std::optional<float> raw_highest = highest_if_finite(logits);
   if (!raw_highest) return not_finite(logits, plan);
 
-  const std::span<const float> values = process(logits, plan);
+  std::span<const std::uint32_t> allowed;
+  if (plan.mask) {
+    TANDEM_ASSIGN(allowed, plan.mask->wait(kMaskTimeout));
+  }
+  const std::span<const float> values = process(logits, allowed, plan);
   const float highest = values.data() == logits.data() ? *raw_highest : highest_of(values);
   if (highest > 0.0F && std::isinf(highest)) {
     return Status(
@@ -161,7 +178,8 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sequen
   if (std::isinf(highest)) {
     return Status(
         Code::kInvalidArgument,
-        "no token may be sampled: allowed_token_ids leaves only tokens that min_tokens or logit_bias excludes");
+        "no token may be sampled: what allowed_token_ids and the output's grammar leave is excluded by min_tokens, "
+        "bad_words or logit_bias");
   }
   SampledToken result;
   result.sequence = plan.sequence;
@@ -174,17 +192,20 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sequen
   return result;
 }
 
-std::span<const float> Sampler::process(std::span<const float> logits, const SequencePlan& plan) {
+std::span<const float> Sampler::process(std::span<const float> logits, std::span<const std::uint32_t> allowed,
+                                        const SequencePlan& plan) {
   const SamplingParams& params = *plan.sampling;
-  const bool masked = !params.allowed_token_ids.empty() || !plan.suppressed.empty() || !params.logit_bias.empty();
+  const bool masked =
+      plan.mask || !params.allowed_token_ids.empty() || !plan.suppressed.empty() || !params.logit_bias.empty();
   const bool penalised = has_penalties(params) && !(plan.prompt_tokens.empty() && plan.output_tokens.empty());
   if (!masked && !penalised) return logits;
-  apply_masks(logits, plan);
+  apply_masks(logits, allowed, plan);
   if (penalised) apply_penalties(plan);
   return values_;
 }
 
-void Sampler::apply_masks(std::span<const float> logits, const SequencePlan& plan) {
+void Sampler::apply_masks(std::span<const float> logits, std::span<const std::uint32_t> allowed,
+                          const SequencePlan& plan) {
   const SamplingParams& params = *plan.sampling;
   const std::size_t vocab = logits.size();
   if (params.allowed_token_ids.empty()) {
@@ -195,6 +216,7 @@ void Sampler::apply_masks(std::span<const float> logits, const SequencePlan& pla
       if (in_vocabulary(id, vocab)) values_[id] = logits[id];
     }
   }
+  if (plan.mask) keep_only(allowed, values_);
   for (const std::int32_t id : plan.suppressed) {
     if (in_vocabulary(id, vocab)) values_[id] = kMinusInfinity;
   }

@@ -2,9 +2,9 @@
 // From one row of logits to one token (spec: vllm_api.md 5.2 "Sampling order" and 8). A pure function of the logits and
 // of the sequence's plan; the object only keeps scratch memory. One object a thread.
 //
-// Order: log-probabilities of the raw logits; allowed ids; suppressed ids; logit bias; repetition (prompt and output),
-// frequency and presence (output) penalties; then the most likely token (lowest id on ties) if greedy, else
-// temperature, min_p, top_k, top_p, and a draw with uniform(seed, num_output_tokens).
+// Order: log-probabilities of the raw logits; allowed ids; the grammar's mask; suppressed ids; logit bias; repetition
+// (prompt and output), frequency and presence (output) penalties; then the most likely token (lowest id on ties) if
+// greedy, else temperature, min_p, top_k, top_p, and a draw with uniform(seed, num_output_tokens).
 //
 // Exponentials and sums are our own fixed sequence of float and double operations, without fused multiply-add: equal
 // logits give equal tokens on every machine.
@@ -26,14 +26,16 @@ class Sampler {
   /// log-probabilities it returns.
   void reserve(std::size_t vocab_size);
   /// logits: [vocab_size]; ids past it cannot be chosen. plan.sampling is set. Ids out of range in the plan are
-  /// ignored. Errors, both of scope request: internal if a logit is NaN or infinite; invalid_argument if the plan's
-  /// masks leave no token.
+  /// ignored. Errors, all of scope request: internal if a logit is NaN or infinite; invalid_argument if the plan's
+  /// masks leave no token; the mask's own.
   Result<SampledToken> sample(std::span<const float> logits, const SequencePlan& plan);
 
  private:
   /// What is left after masks, bias and penalties: the raw row itself, or a changed copy in values_.
-  std::span<const float> process(std::span<const float> logits, const SequencePlan& plan);
-  void apply_masks(std::span<const float> logits, const SequencePlan& plan);
+  /// `allowed`: the grammar's mask, empty if there is none.
+  std::span<const float> process(std::span<const float> logits, std::span<const std::uint32_t> allowed,
+                                 const SequencePlan& plan);
+  void apply_masks(std::span<const float> logits, std::span<const std::uint32_t> allowed, const SequencePlan& plan);
   void apply_penalties(const SequencePlan& plan);
   std::int32_t draw(std::span<const float> values, float highest, const SequencePlan& plan);
   /// Zeroes the weights that top_k and top_p cut off.

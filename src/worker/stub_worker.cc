@@ -77,7 +77,7 @@ kv::Layout StubWorker::layout(const StubOptions& options) {
   return layout;
 }
 
-void StubWorker::submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) {
+void StubWorker::submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done) {
   runner_.submit(std::move(plan), std::move(done));
 }
 

@@ -43,7 +43,7 @@ class StubWorker final : public Worker {
 
   std::int32_t vocab_size() const override { return options_.vocab_size; }
   kv::CacheMemory& cache() override { return *cache_; }
-  void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) override;
+  void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done) override;
 
   /// The hash of a context whose KV is right.
   static std::uint64_t context_hash(std::span<const std::int32_t> tokens);

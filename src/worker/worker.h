@@ -13,22 +13,29 @@
 #include "base/status.h"
 #include "kv/cache_memory.h"
 #include "worker/sampling_params.h"
+#include "worker/token_mask.h"
 
 namespace tandem::worker {
+
+/// In place of a token id: the one that the plan before samples for the same sequence. The engine plans a step while
+/// the one before still computes; the worker fills the token in when it starts the step.
+inline constexpr std::int32_t kSampledBefore = -1;
 
 /// One sequence's share of a step. Everything it points to stays unchanged until the step is done.
 struct SequencePlan {
   std::uint64_t sequence = 0;        ///< the engine's id, returned in the result
-  std::vector<std::int32_t> tokens;  ///< ids to run, at positions first_position ...
+  std::vector<std::int32_t> tokens;  ///< ids to run, at positions first_position ...; or kSampledBefore alone
   std::int64_t first_position = 0;
   std::vector<kv::BlockId> block_table;            ///< covers first_position + tokens.size() positions
   bool sample = false;                             ///< whether this step ends in a new token
   std::shared_ptr<const SamplingParams> sampling;  ///< set if sample
-  /// What penalties look at; set if sample and a penalty or min_tokens is in use.
+  /// What penalties look at; set if sample and a penalty or min_tokens is in use. With kSampledBefore the worker
+  /// appends that token to the output.
   std::vector<std::int32_t> prompt_tokens;
   std::vector<std::int32_t> output_tokens;
-  std::int32_t num_output_tokens = 0;    ///< tokens generated so far: position of the random number, and min_tokens
-  std::vector<std::int32_t> suppressed;  ///< ids that must not be sampled now (eos and stop ids before min_tokens)
+  std::int32_t num_output_tokens = 0;     ///< tokens generated so far: position of the random number, and min_tokens
+  std::vector<std::int32_t> suppressed;   ///< ids that must not be sampled now (eos and stop ids before min_tokens)
+  std::shared_ptr<const TokenMask> mask;  ///< of the output's grammar; nullptr if it has none
 };
 
 struct StepPlan {
@@ -50,8 +57,8 @@ struct SampledToken {
   std::int32_t token = 0;
   /// The sampled token first, then the most likely ones (at most params.logprobs); empty if not asked for.
   std::vector<TokenLogprob> logprobs;
-  /// Not ok: this sequence got no token (its masks exclude all of them, or its logits are not finite) and must end with
-  /// this error; token is -1. The other sequences of the step are not touched.
+  /// Not ok: this sequence got no token (its masks exclude all of them, its logits are not finite, or the step before
+  /// had none for it) and must end with this error; token is -1. The other sequences of the step are not touched.
   Status error;
 };
 
@@ -65,8 +72,9 @@ class Worker {
   virtual ~Worker() = default;
   virtual std::int32_t vocab_size() const = 0;
   virtual kv::CacheMemory& cache() = 0;
-  /// Runs the plan on the worker's own thread and calls `done` exactly once from there. At most two plans at a time.
-  virtual void submit(std::shared_ptr<const StepPlan> plan, std::function<void(Result<StepResult>)> done) = 0;
+  /// Runs the plan on the worker's own thread and calls `done` exactly once from there. At most two plans at a time;
+  /// they run in order. The plan is the worker's from here on.
+  virtual void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done) = 0;
 };
 
 }  // namespace tandem::worker

@@ -26,8 +26,8 @@ struct Shape {
 };
 
 Shape shape_of(const std::string& name) {
-  if (name != "wide") return {name, load_golden(name).config};
-  model::ModelConfig config = load_golden("T7-qwen3-2kv").config;
+  if (!name.starts_with("wide")) return {name, load_golden(name).config};
+  model::ModelConfig config = load_golden(name == "wide" ? "T7-qwen3-2kv" : "T2-qwen3moe").config;
   config.vocab_size = 500;
   config.hidden_size = 192;
   config.intermediate_size = 400;
@@ -35,6 +35,11 @@ Shape shape_of(const std::string& name) {
   config.num_heads = 8;
   config.num_kv_heads = 2;
   config.head_dim = 64;
+  if (config.num_experts > 0) {
+    config.num_experts = 20;
+    config.experts_per_token = 5;
+    config.moe_intermediate_size = 100;
+  }
   return {name, config};
 }
 
@@ -138,6 +143,22 @@ TEST_P(BatchInvariance, DecodingTogetherChangesNothing) {
   }
 }
 
+// More rows than go through an MLP at once, and more pairs than go through experts at once.
+TEST_P(BatchInvariance, AVeryLargeBatchChangesNothing) {
+  if (!std::get<0>(GetParam()).starts_with("wide")) GTEST_SKIP() << "large models only";
+  ModelRunner model = runner(2);
+  std::vector<std::vector<kv::BlockId>> tables;
+  for (int i = 0; i < 12; ++i) tables.push_back(model.allocate(100));
+  std::vector<SequenceInput> batch;
+  for (const auto& table : tables) batch.push_back({prompt_, 0, table, LogitsOf::kAll});
+  const std::vector<Logits> rows = model.forward(batch);
+  for (std::size_t i = 0; i < 12; ++i)
+    EXPECT_THAT(different_rows({rows.begin() + static_cast<std::ptrdiff_t>(100 * i),
+                                rows.begin() + static_cast<std::ptrdiff_t>(100 * (i + 1))},
+                               reference_),
+                ::testing::IsEmpty());
+}
+
 TEST_P(BatchInvariance, PrefixFromCacheChangesNothing) {
   ModelRunner model = runner(2);
   const auto first = model.allocate(100);
@@ -172,7 +193,8 @@ std::string parameter_name(const ::testing::TestParamInfo<Parameter>& parameter)
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BatchInvariance,
-                         ::testing::Combine(::testing::Values("T1-qwen3", "T3-qwen2", "T4b-llama3rope", "wide"),
+                         ::testing::Combine(::testing::Values("T1-qwen3", "T2b-qwen3moe-mixed", "T3-qwen2",
+                                                              "T4b-llama3rope", "wide", "wide-experts"),
                                             ::testing::Values(ComputeType::kFloat32, ComputeType::kBf16,
                                                               ComputeType::kW8A8),
                                             ::testing::ValuesIn(available_isas())),

@@ -63,6 +63,14 @@ const std::vector<NamedShape>& named_shapes() {
        R"({"model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
            "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "rms_norm_eps": 1e-5,
            "rope_theta": 100000.0, "tie_word_embeddings": true, "max_position_embeddings": 8192})"},
+      // Qwen3-235B-A22B made small, with its vocabulary and the ratios that matter: KV heads are fewer than TP 8, and
+      // the experts divide neither by 32 ranks nor by the ones of two nodes.
+      {"qwen3-moe-small", "qwen3-moe-small:",
+       R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 128, "intermediate_size": 256,
+           "moe_intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4,
+           "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false,
+           "num_experts": 40, "num_experts_per_tok": 4, "norm_topk_prob": true, "decoder_sparse_step": 1,
+           "mlp_only_layers": [], "max_position_embeddings": 40960, "eos_token_id": [151645, 151643]})"},
   };
   return shapes;
 }

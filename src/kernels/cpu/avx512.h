@@ -10,6 +10,8 @@ namespace tandem::kernels::cpu::avx512 {
 
 void prepare_bf16(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out);
 void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale);
+void prepare_static(const float* x, std::int64_t k, std::int64_t k_padded, const StaticQuantiser& how, std::byte* out,
+                    float* scale);
 void gemm_f32(const GemmArgs& args);
 void gemm_bf16(const GemmArgs& args);
 void gemm_int8(const GemmArgs& args);

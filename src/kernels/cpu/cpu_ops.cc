@@ -48,7 +48,12 @@ void prepare_row(const KernelTable& table, const CpuPackedLinear& weights, const
       table.prepare_bf16(x, weights.in_features(), weights.k_padded(), out);
       break;
     case WeightType::kInt8:
-      table.prepare_int8(x, weights.in_features(), weights.k_padded(), out, scale);
+      if (const auto& input = weights.static_input()) {
+        const StaticQuantiser how{input->scale, input->offset, input->zero_point};
+        table.prepare_static(x, weights.in_features(), weights.k_padded(), how, out, scale);
+      } else {
+        table.prepare_int8(x, weights.in_features(), weights.k_padded(), out, scale);
+      }
       break;
   }
 }
@@ -105,7 +110,7 @@ GemmArgs gemm_args(const CpuPackedLinear& weights, const Prepared& x, float* y, 
   args.k_groups = weights.k_padded() / k_group(weights.type());
   args.bias = weights.bias();
   args.w_scale = weights.scales();
-  args.w_offset = weights.offsets();
+  args.w_start = weights.starts();
   args.n = weights.out_features();
   args.y = y;
   args.ldy = ldy;
@@ -142,6 +147,8 @@ const CpuPackedLinear* own_weights(const PackedLinear* weights) {
   TANDEM_ASSERT(packed != nullptr, "weights were packed by another device");
   return packed;
 }
+
+bool is_joined(const PackedLinear* weights) { return dynamic_cast<const JoinedLinear*>(weights) != nullptr; }
 
 /// Rows of one group that go through its panels together. The panels of all pieces in a row are the work of a
 /// grouped_linear(); a thread takes a stretch of it, whatever groups that touches.
@@ -198,14 +205,36 @@ void store_vector(const KernelTable& table, const PagedKv& cache, const float* f
 std::unique_ptr<PackedLinear> CpuOps::pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
                                                   std::int64_t in_features, const RowReader& read_row,
                                                   const float* bias) const {
-  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features);
+  auto packed = std::make_unique<CpuPackedLinear>(type, out_features, in_features, table_.int8_x_offset);
   packed->fill(team, read_row, bias);
   return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::pack_int8(ThreadTeam& team, std::int64_t out_features, std::int64_t in_features,
+                                                const Int8Layer& layer) const {
+  auto packed = std::make_unique<CpuPackedLinear>(WeightType::kInt8, out_features, in_features, table_.int8_x_offset);
+  packed->fill(team, layer);
+  return packed;
+}
+
+std::unique_ptr<PackedLinear> CpuOps::join(std::vector<std::unique_ptr<PackedLinear>> parts) const {
+  TANDEM_ASSERT(!parts.empty(), "a joined layer needs parts");
+  if (parts.size() == 1) return std::move(parts.front());
+  for (const auto& part : parts)
+    TANDEM_ASSERT(part->in_features() == parts.front()->in_features(), "joined layers have different inputs");
+  return std::make_unique<JoinedLinear>(std::move(parts));
 }
 
 void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx, std::int64_t rows,
                     float* y, std::int64_t ldy, Epilogue epilogue) const {
   if (rows <= 0) return;
+  if (const auto* joined = dynamic_cast<const JoinedLinear*>(&weights)) {
+    for (const auto& part : joined->parts()) {
+      linear(team, *part, x, ldx, rows, y, ldy, epilogue);
+      y += part->out_features();
+    }
+    return;
+  }
   const auto* packed = own_weights(&weights);
   const Prepared prepared = prepare(team, table_, *packed, x, ldx, rows);
   GemmArgs args = gemm_args(*packed, prepared, y, ldy);
@@ -221,6 +250,8 @@ void CpuOps::linear(ThreadTeam& team, const PackedLinear& weights, const float* 
 
 void CpuOps::grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
                             std::int64_t ldy) const {
+  if (std::any_of(groups.begin(), groups.end(), [](const RowGroup& group) { return is_joined(group.weights); }))
+    return grouped_joined(team, groups, x, y, ldy);
   std::size_t stride = 0;
   std::int64_t rows = 0;
   std::vector<const CpuPackedLinear*> row_weights;  // of each row
@@ -258,10 +289,28 @@ void CpuOps::grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, 
   team.run([&](int thread) { run_between(cost * thread / team.size(), cost * (thread + 1) / team.size()); });
 }
 
-void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps,
-                      std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
+// Experts whose gate and up differ in type or input scale are rare: group by group, part by part.
+void CpuOps::grouped_joined(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
+                            std::int64_t ldy) const {
+  for (const RowGroup& group : groups) {
+    float* out = y;
+    const auto* joined = dynamic_cast<const JoinedLinear*>(group.weights);
+    const std::size_t parts = joined == nullptr ? 1 : joined->parts().size();
+    for (std::size_t i = 0; i < parts; ++i) {
+      const RowGroup part{joined == nullptr ? group.weights : joined->parts()[i].get(), group.num_rows};
+      grouped_linear(team, std::span(&part, 1), x, out, ldy);
+      out += part.weights->out_features();
+    }
+    x += group.num_rows;
+    y += group.num_rows * ldy;
+  }
+}
+
+void CpuOps::rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias,
+                      float eps, std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const {
   for_rows(team, rows, cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) table_.rms_norm(x + row * ldx, weight, eps, cols, y + row * ldy);
+    for (std::int64_t row = begin; row < end; ++row)
+      table_.rms_norm(x + row * ldx, weight, bias, eps, cols, y + row * ldy);
   });
 }
 

@@ -15,6 +15,9 @@ class CpuOps final : public Ops {
   std::unique_ptr<PackedLinear> pack_linear(ThreadTeam& team, WeightType type, std::int64_t out_features,
                                             std::int64_t in_features, const RowReader& read_row,
                                             const float* bias) const override;
+  std::unique_ptr<PackedLinear> pack_int8(ThreadTeam& team, std::int64_t out_features, std::int64_t in_features,
+                                          const Int8Layer& layer) const override;
+  std::unique_ptr<PackedLinear> join(std::vector<std::unique_ptr<PackedLinear>> parts) const override;
   void linear(ThreadTeam& team, const PackedLinear& weights, const float* x, std::int64_t ldx, std::int64_t rows,
               float* y, std::int64_t ldy, Epilogue epilogue) const override;
   void grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
@@ -23,8 +26,8 @@ class CpuOps final : public Ops {
                       std::int32_t top_k, bool normalise, std::int32_t* experts, float* weights) const override;
   void add_weighted(ThreadTeam& team, const float* const* parts, const float* weights, std::int32_t count,
                     std::int64_t rows, std::int64_t cols, float* y) const override;
-  void rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, float eps, std::int64_t rows,
-                std::int64_t cols, float* y, std::int64_t ldy) const override;
+  void rms_norm(ThreadTeam& team, const float* x, std::int64_t ldx, const float* weight, const float* bias, float eps,
+                std::int64_t rows, std::int64_t cols, float* y, std::int64_t ldy) const override;
   void rope(ThreadTeam& team, float* x, std::int64_t ldx, std::int64_t rows, std::int32_t num_heads,
             std::int32_t head_dim, const std::int32_t* positions, const float* cos, const float* sin) const override;
   void silu_mul(ThreadTeam& team, const float* gate_up, std::int64_t rows, std::int64_t cols, float* y) const override;
@@ -35,6 +38,9 @@ class CpuOps final : public Ops {
                  std::int64_t ldo) const override;
 
  private:
+  void grouped_joined(ThreadTeam& team, std::span<const RowGroup> groups, const float* const* x, float* y,
+                      std::int64_t ldy) const;
+
   Isa isa_;
   const KernelTable& table_;
 };

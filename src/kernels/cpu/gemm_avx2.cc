@@ -101,6 +101,7 @@ struct Int8Type {
   static __m256i fold(__m256i a, __m256i b) { return _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xD8); }
 
   static __m256 scale(const GemmArgs& args, __m256i sum, std::int64_t row, std::int64_t column) {
+    sum = _mm256_add_epi32(sum, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.w_start + column)));
     const __m256 factor = _mm256_mul_ps(_mm256_set1_ps(args.x_scale[row]), _mm256_loadu_ps(args.w_scale + column));
     return _mm256_mul_ps(_mm256_cvtepi32_ps(sum), factor);
   }
@@ -173,8 +174,10 @@ void prepare_bf16(const float* x, std::int64_t k, std::int64_t k_padded, std::by
   }
 }
 
-void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale) {
-  // Bits of |x| order like the values, with NaN above infinity.
+namespace {
+
+/// The largest |x| in every lane: its bits order like the values, with NaN above infinity.
+inline __m128i max_magnitude(const float* x, std::int64_t k) {
   __m256i max_bits = _mm256_setzero_si256();
   for (std::int64_t i = 0; i < k; i += 8) {
     const __m256i bits = _mm256_castps_si256(load_first(x + i, k - i));
@@ -182,9 +185,24 @@ void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::by
   }
   __m128i most4 = _mm_max_epi32(_mm256_castsi256_si128(max_bits), _mm256_extracti128_si256(max_bits, 1));
   most4 = _mm_max_epi32(most4, _mm_shuffle_epi32(most4, 0x4E));
-  most4 = _mm_max_epi32(most4, _mm_shuffle_epi32(most4, 0xB1));
-  const int most = _mm_cvtsi128_si32(most4);
-  const bool finite = most < 0x7f800000;
+  return _mm_max_epi32(most4, _mm_shuffle_epi32(most4, 0xB1));
+}
+
+/// `left` values from q on that are still missing; 8 or 4 at a time.
+inline void store_int16(std::int16_t* out, std::int64_t left, __m256i q) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+  if (left >= 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), words);
+  } else {  // k_padded is a multiple of 4
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out), words);
+  }
+}
+
+}  // namespace
+
+void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale) {
+  const __m128i most4 = max_magnitude(x, k);
+  const bool finite = _mm_cvtsi128_si32(most4) < 0x7f800000;
   const float step = _mm_cvtss_f32(_mm_castsi128_ps(most4)) / 127.0F;
   *scale = finite ? step : __builtin_nanf("");
   const bool zero = !finite || step == 0.0F;
@@ -195,12 +213,23 @@ void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::by
     __m256i q = _mm256_cvtps_epi32(_mm256_div_ps(value, divisor));
     // A step that is itself denormal is imprecise, hence the clamp.
     q = _mm256_min_epi32(_mm256_max_epi32(q, _mm256_set1_epi32(-127)), _mm256_set1_epi32(127));
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
-    if (k_padded - i >= 8) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(quantised + i), words);
-    } else {  // k_padded is a multiple of 4
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(quantised + i), words);
-    }
+    store_int16(quantised + i, k_padded - i, q);
+  }
+}
+
+void prepare_static(const float* x, std::int64_t k, std::int64_t k_padded, const StaticQuantiser& how, std::byte* out,
+                    float* scale) {
+  const bool finite = _mm_cvtsi128_si32(max_magnitude(x, k)) < 0x7f800000;
+  *scale = finite ? 1.0F : __builtin_nanf("");
+  const __m256 bound = _mm256_set1_ps(kStaticBound);
+  auto* quantised = reinterpret_cast<std::int16_t*>(out);
+  for (std::int64_t i = 0; i < k_padded; i += 8) {
+    const __m256 value = finite ? load_first(x + i, k - i) : _mm256_setzero_ps();
+    __m256 y = _mm256_add_ps(_mm256_div_ps(value, _mm256_set1_ps(how.scale)), _mm256_set1_ps(how.offset));
+    y = _mm256_max_ps(_mm256_min_ps(y, bound), _mm256_sub_ps(_mm256_setzero_ps(), bound));
+    __m256i q = _mm256_add_epi32(_mm256_cvtps_epi32(y), _mm256_set1_epi32(how.zero_point));
+    q = _mm256_min_epi32(_mm256_max_epi32(q, _mm256_set1_epi32(-128)), _mm256_set1_epi32(127));
+    store_int16(quantised + i, k_padded - i, q);
   }
 }
 

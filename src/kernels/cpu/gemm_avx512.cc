@@ -33,8 +33,9 @@ struct Bf16Type : F32Type {
 
 struct Int8Type {
   using Sum = __m512i;
-  /// Activations are stored plus 128, as the instruction wants them unsigned; starting here takes that away again.
-  static Sum start(const GemmArgs& args, std::int64_t column) { return _mm512_loadu_si512(args.w_offset + column); }
+  /// Activations are stored plus 128 (int8_x_offset), as the instruction wants them unsigned; w_start takes that away
+  /// again.
+  static Sum start(const GemmArgs& args, std::int64_t column) { return _mm512_loadu_si512(args.w_start + column); }
   static Sum step(Sum sum, __m512i x, __m512i w) {
     // Not the intrinsic: g++ 12 changes the vector's mode around it and then copies and spills every accumulator.
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
@@ -140,15 +141,23 @@ void prepare_bf16(const float* x, std::int64_t k, std::int64_t k_padded, std::by
   }
 }
 
-void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale) {
-  // Bits of |x| order like the values, with NaN above infinity.
+namespace {
+
+/// Bits of the largest |x|: they order like the values, with NaN above infinity.
+inline int max_magnitude(const float* x, std::int64_t k) {
   __m512i max_bits = _mm512_setzero_si512();
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   for (std::int64_t i = 0; i < k; i += 16) {
     const __m512i bits = _mm512_castps_si512(_mm512_maskz_loadu_ps(first_lanes(k - i), x + i));
     max_bits = _mm512_max_epi32(max_bits, _mm512_and_si512(bits, magnitude));
   }
-  const int most = _mm512_reduce_max_epi32(max_bits);
+  return _mm512_reduce_max_epi32(max_bits);
+}
+
+}  // namespace
+
+void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale) {
+  const int most = max_magnitude(x, k);
   const bool finite = most < 0x7f800000;
   const float step = _mm512_cvtss_f32(_mm512_castsi512_ps(_mm512_set1_epi32(most))) / 127.0F;
   *scale = finite ? step : __builtin_nanf("");
@@ -159,6 +168,22 @@ void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::by
     __m512i q = _mm512_cvtps_epi32(_mm512_div_ps(value, divisor));
     // A step that is itself denormal is imprecise, hence the clamp.
     q = _mm512_min_epi32(_mm512_max_epi32(q, _mm512_set1_epi32(-127)), _mm512_set1_epi32(127));
+    q = _mm512_add_epi32(q, _mm512_set1_epi32(128));
+    _mm_mask_storeu_epi8(out + i, first_lanes(k_padded - i), _mm512_cvtepi32_epi8(q));
+  }
+}
+
+void prepare_static(const float* x, std::int64_t k, std::int64_t k_padded, const StaticQuantiser& how, std::byte* out,
+                    float* scale) {
+  const bool finite = max_magnitude(x, k) < 0x7f800000;
+  *scale = finite ? 1.0F : __builtin_nanf("");
+  const __m512 bound = _mm512_set1_ps(kStaticBound);
+  for (std::int64_t i = 0; i < k_padded; i += 16) {
+    const __m512 value = _mm512_maskz_loadu_ps(finite ? first_lanes(k - i) : __mmask16{0}, x + i);
+    __m512 y = _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(how.scale)), _mm512_set1_ps(how.offset));
+    y = _mm512_max_ps(_mm512_min_ps(y, bound), _mm512_sub_ps(_mm512_setzero_ps(), bound));
+    __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(y), _mm512_set1_epi32(how.zero_point));
+    q = _mm512_min_epi32(_mm512_max_epi32(q, _mm512_set1_epi32(-128)), _mm512_set1_epi32(127));
     q = _mm512_add_epi32(q, _mm512_set1_epi32(128));
     _mm_mask_storeu_epi8(out + i, first_lanes(k_padded - i), _mm512_cvtepi32_epi8(q));
   }

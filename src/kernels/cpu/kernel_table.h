@@ -24,11 +24,11 @@ struct GemmArgs {
   std::size_t x_stride;  ///< bytes between rows
   const float* x_scale;  ///< int8: one per row
   std::int64_t rows;
-  const std::byte* weights;      ///< panel 0
-  std::int64_t k_groups;         ///< padded K / group
-  const float* bias;             ///< padded to whole panels
-  const float* w_scale;          ///< int8: one per column, padded
-  const std::int32_t* w_offset;  ///< int8: -128 * sum of the column, for kernels with unsigned activations
+  const std::byte* weights;     ///< panel 0
+  std::int64_t k_groups;        ///< padded K / group
+  const float* bias;            ///< padded to whole panels
+  const float* w_scale;         ///< int8: one per column, padded
+  const std::int32_t* w_start;  ///< int8: what the sum of each column starts from, padded
   std::int64_t panel_begin;
   std::int64_t panel_end;
   std::int64_t n;  ///< real columns; the last panel may be partly padding
@@ -64,20 +64,36 @@ inline constexpr int kStateHeader = 16;
 /// "No score yet": finite, so that no infinities are subtracted.
 inline constexpr float kNoScore = -1e30F;
 
+/// kernels.h, StaticInput.
+struct StaticQuantiser {
+  float scale;
+  float offset;
+  std::int32_t zero_point;
+};
+/// Bounds of x / scale + offset before it is rounded; past them the result is the same, whatever the zero point.
+inline constexpr float kStaticBound = 512.0F;
+
 struct KernelTable {
   int bf16_x_bytes;  ///< size of one prepared element
   int int8_x_bytes;
+  /// What the prepare functions add to int8 values (128 where the instruction wants them unsigned). Packing takes
+  /// int8_x_offset times the sum of a column from its w_start.
+  int int8_x_offset;
 
   /// Rounds k floats to BF16 and pads with zeros to k_padded.
   void (*prepare_bf16)(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out);
   /// One scale for the row: max|x|/127, values x/scale rounded half to even. A row with a non-finite value gets the
   /// scale NaN.
   void (*prepare_int8)(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale);
+  /// int8 values with a scale that is known before. The row's scale becomes 1, or NaN if a value is not finite.
+  void (*prepare_static)(const float* x, std::int64_t k, std::int64_t k_padded, const StaticQuantiser& how,
+                         std::byte* out, float* scale);
   void (*gemm_f32)(const GemmArgs& args);
   void (*gemm_bf16)(const GemmArgs& args);
   void (*gemm_int8)(const GemmArgs& args);
 
-  void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t cols, float* y);
+  /// bias may be nullptr.
+  void (*rms_norm)(const float* x, const float* weight, const float* bias, float eps, std::int64_t cols, float* y);
   /// One head; cos and sin of its position.
   void (*rope)(float* x, int head_dim, const float* cos, const float* sin);
   void (*silu_mul)(const float* gate, const float* up, std::int64_t cols, float* y);

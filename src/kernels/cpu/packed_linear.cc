@@ -4,7 +4,7 @@
 
 #include <sys/mman.h>
 
-#include <bit>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -65,8 +65,20 @@ std::shared_ptr<std::byte> allocate_weights(std::size_t bytes) {
 
 int k_group(WeightType type) { return static_cast<int>(4 / element_bytes(type)); }
 
-CpuPackedLinear::CpuPackedLinear(WeightType type, std::int64_t out_features, std::int64_t in_features)
-    : type_(type), n_(out_features), k_(in_features) {
+std::int64_t JoinedLinear::out_features() const {
+  std::int64_t sum = 0;
+  for (const auto& part : parts_) sum += part->out_features();
+  return sum;
+}
+
+std::size_t JoinedLinear::bytes() const {
+  std::size_t sum = 0;
+  for (const auto& part : parts_) sum += part->bytes();
+  return sum;
+}
+
+CpuPackedLinear::CpuPackedLinear(WeightType type, std::int64_t out_features, std::int64_t in_features, int x_offset)
+    : type_(type), n_(out_features), k_(in_features), x_offset_(x_offset) {
   TANDEM_ASSERT(n_ > 0 && k_ > 0, "a linear layer needs features");
   const std::int64_t group = k_group(type);
   k_padded_ = (k_ + group - 1) / group * group;
@@ -77,19 +89,46 @@ CpuPackedLinear::CpuPackedLinear(WeightType type, std::int64_t out_features, std
   bias_.assign(columns, 0.0F);
   if (type_ == WeightType::kInt8) {
     scales_.assign(columns, 0.0F);
-    offsets_.assign(columns, 0);
+    starts_.assign(columns, 0);
   }
 }
 
 std::size_t CpuPackedLinear::bytes() const {
   return static_cast<std::size_t>(num_panels_) * panel_bytes_ +
-         (bias_.size() + scales_.size() + offsets_.size()) * sizeof(float);
+         (bias_.size() + scales_.size() + starts_.size()) * sizeof(float);
 }
 
 void CpuPackedLinear::fill(ThreadTeam& team, const RowReader& read_row, const float* bias) {
   if (bias != nullptr) std::memcpy(bias_.data(), bias, static_cast<std::size_t>(n_) * sizeof(float));
+  fill_panels(team, [&]() -> RowPacker {
+    return [&, row = std::vector<float>(static_cast<std::size_t>(k_))](std::int64_t n, std::uint32_t* words) mutable {
+      read_row(n, row.data());
+      pack_row(n, row.data(), words);
+    };
+  });
+}
+
+void CpuPackedLinear::fill(ThreadTeam& team, const Int8Layer& layer) {
+  const auto count = static_cast<std::size_t>(n_);
+  TANDEM_ASSERT(layer.scale.size() == count && (layer.start.empty() || layer.start.size() == count) &&
+                    (layer.bias.empty() || layer.bias.size() == count),
+                "an int8 layer needs a scale, and perhaps a start and a bias, for each output");
+  std::copy(layer.scale.begin(), layer.scale.end(), scales_.begin());
+  std::copy(layer.bias.begin(), layer.bias.end(), bias_.begin());
+  static_input_ = layer.input;
+  fill_panels(team, [&]() -> RowPacker {
+    return [&](std::int64_t n, std::uint32_t* words) {
+      auto* row = reinterpret_cast<std::int8_t*>(words);
+      layer.read_row(n, row);
+      std::memset(row + k_, 0, static_cast<std::size_t>(k_padded_ - k_));
+      start_column(n, row, layer.start.empty() ? 0 : layer.start[static_cast<std::size_t>(n)]);
+    };
+  });
+}
+
+void CpuPackedLinear::fill_panels(ThreadTeam& team, const std::function<RowPacker()>& make_packer) {
   team.run([&](int thread) {
-    std::vector<float> row(static_cast<std::size_t>(k_));
+    const RowPacker pack = make_packer();
     // An odd number of cache lines, so that the same word of 16 rows does not fall into one cache set.
     const std::size_t stride = (panel_bytes_ / kPanel / 64 + 1) / 2 * 32 + 16;
     std::vector<std::uint32_t> words(kPanel * stride, 0);
@@ -99,8 +138,7 @@ void CpuPackedLinear::fill(ThreadTeam& team, const RowReader& read_row, const fl
         std::uint32_t* packed = words.data() + static_cast<std::size_t>(lane) * stride;
         const std::int64_t n = panel * kPanel + lane;
         if (n < n_) {
-          read_row(n, row.data());
-          pack_row(n, row.data(), packed);
+          pack(n, packed);
         } else {
           std::memset(packed, 0, panel_bytes_ / kPanel);
         }
@@ -131,12 +169,12 @@ void CpuPackedLinear::pack_row(std::int64_t n, const float* row, std::uint32_t* 
       break;
     }
     case WeightType::kInt8:
-      pack_int8_row(n, row, reinterpret_cast<std::int8_t*>(words));
+      quantise_int8_row(n, row, reinterpret_cast<std::int8_t*>(words));
       break;
   }
 }
 
-void CpuPackedLinear::pack_int8_row(std::int64_t n, const float* row, std::int8_t* out) {
+void CpuPackedLinear::quantise_int8_row(std::int64_t n, const float* row, std::int8_t* out) {
   const auto index = static_cast<std::size_t>(n);
   std::memset(out, 0, static_cast<std::size_t>(k_padded_));
   const std::uint32_t max_bits = max_magnitude_bits(row, k_);
@@ -145,16 +183,18 @@ void CpuPackedLinear::pack_int8_row(std::int64_t n, const float* row, std::int8_
     scales_[index] = std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  constexpr float kSmallestScale = 1.2e-7F;
-  const float step = std::bit_cast<float>(max_bits) / 127.0F;
-  const float scale = step < kSmallestScale ? kSmallestScale : step;
+  const float scale = weight_step(max_bits);
   scales_[index] = scale;
+  for (std::int64_t k = 0; k < k_; ++k) out[k] = quantise(row[k], scale);
+  start_column(n, out, 0);
+}
+
+void CpuPackedLinear::start_column(std::int64_t n, const std::int8_t* row, std::int32_t start) {
   std::int32_t sum = 0;
-  for (std::int64_t k = 0; k < k_; ++k) {
-    out[k] = quantise(row[k], scale);
-    sum += out[k];
-  }
-  offsets_[index] = -128 * sum;
+  for (std::int64_t k = 0; k < k_; ++k) sum += row[k];
+  // In unsigned: a wild start from a file may wrap, as it does in the kernels.
+  starts_[static_cast<std::size_t>(n)] = static_cast<std::int32_t>(
+      static_cast<std::uint32_t>(start) - static_cast<std::uint32_t>(x_offset_) * static_cast<std::uint32_t>(sum));
 }
 
 }  // namespace tandem::kernels::cpu

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/float16.h"
 #include "base/quantise.h"
@@ -21,6 +22,16 @@ void prepare_bf16(const float* x, std::int64_t k, std::int64_t k_padded, std::by
 void prepare_int8(const float* x, std::int64_t k, std::int64_t k_padded, std::byte* out, float* scale) {
   std::memset(out + k, 0, static_cast<std::size_t>(k_padded - k));
   *scale = quantise_row(x, k, reinterpret_cast<std::int8_t*>(out));
+}
+
+void prepare_static(const float* x, std::int64_t k, std::int64_t k_padded, const StaticQuantiser& how, std::byte* out,
+                    float* scale) {
+  auto* quantised = reinterpret_cast<std::int8_t*>(out);
+  std::memset(out + k, 0, static_cast<std::size_t>(k_padded - k));
+  const bool finite = max_magnitude_bits(x, k) < kInfinityBits;
+  *scale = finite ? 1.0F : std::numeric_limits<float>::quiet_NaN();
+  for (std::int64_t i = 0; i < k; ++i)
+    quantised[i] = finite ? quantise_static(x[i], how.scale, how.offset, how.zero_point) : std::int8_t{0};
 }
 
 /// Writes the first min(16, n - column) of `sum` to y.
@@ -82,19 +93,24 @@ void gemm_int8(const GemmArgs& args) {
       float sum[kPanel];
       for (int c = 0; c < kPanel; ++c) {
         const std::int64_t column = panel * kPanel + c;
-        sum[c] = static_cast<float>(total[c]) * (args.x_scale[row] * args.w_scale[column]) + args.bias[column];
+        // In unsigned: a wild start from a file wraps, as it does in vector code.
+        const auto from_start = static_cast<std::int32_t>(static_cast<std::uint32_t>(total[c]) +
+                                                          static_cast<std::uint32_t>(args.w_start[column]));
+        sum[c] = static_cast<float>(from_start) * (args.x_scale[row] * args.w_scale[column]) + args.bias[column];
       }
       store_columns(args, row, panel, sum);
     }
   }
 }
 
-void rms_norm(const float* x, const float* weight, float eps, std::int64_t cols, float* y) {
+void rms_norm(const float* x, const float* weight, const float* bias, float eps, std::int64_t cols, float* y) {
   double squares = 0.0;
   for (std::int64_t i = 0; i < cols; ++i) squares += static_cast<double>(x[i]) * x[i];
   const auto mean = static_cast<float>(squares / static_cast<double>(cols));
   const float factor = 1.0F / std::sqrt(mean + eps);
   for (std::int64_t i = 0; i < cols; ++i) y[i] = weight[i] * (x[i] * factor);
+  if (bias == nullptr) return;
+  for (std::int64_t i = 0; i < cols; ++i) y[i] += bias[i];
 }
 
 void rope(float* x, int head_dim, const float* cos, const float* sin) {
@@ -182,8 +198,10 @@ const KernelTable& portable_table() {
   static constexpr KernelTable kTable{
       .bf16_x_bytes = 4,
       .int8_x_bytes = 1,
+      .int8_x_offset = 0,
       .prepare_bf16 = prepare_bf16,
       .prepare_int8 = prepare_int8,
+      .prepare_static = prepare_static,
       .gemm_f32 = gemm_f32,
       .gemm_bf16 = gemm_bf16,
       .gemm_int8 = gemm_int8,

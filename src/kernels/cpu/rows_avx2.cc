@@ -6,7 +6,7 @@ namespace tandem::kernels::cpu {
 namespace avx2 {
 namespace {
 
-void rms_norm(const float* x, const float* weight, float eps, std::int64_t cols, float* y) {
+void rms_norm(const float* x, const float* weight, const float* bias, float eps, std::int64_t cols, float* y) {
   __m256 even = _mm256_setzero_ps();
   __m256 odd = _mm256_setzero_ps();
   for (std::int64_t i = 0; i < cols; i += 16) {
@@ -20,7 +20,9 @@ void rms_norm(const float* x, const float* weight, float eps, std::int64_t cols,
   const __m256 factor = _mm256_set1_ps(1.0F / _mm_cvtss_f32(root));
   for (std::int64_t i = 0; i < cols; i += 8) {
     const __m256 scaled = _mm256_mul_ps(load_first(x + i, cols - i), factor);
-    store_first(y + i, cols - i, _mm256_mul_ps(load_first(weight + i, cols - i), scaled));
+    __m256 result = _mm256_mul_ps(load_first(weight + i, cols - i), scaled);
+    if (bias != nullptr) result = _mm256_add_ps(result, load_first(bias + i, cols - i));
+    store_first(y + i, cols - i, result);
   }
 }
 
@@ -67,8 +69,10 @@ const KernelTable& avx2_table() {
   static constexpr KernelTable kTable{
       .bf16_x_bytes = 4,
       .int8_x_bytes = 2,
+      .int8_x_offset = 0,
       .prepare_bf16 = avx2::prepare_bf16,
       .prepare_int8 = avx2::prepare_int8,
+      .prepare_static = avx2::prepare_static,
       .gemm_f32 = avx2::gemm_f32,
       .gemm_bf16 = avx2::gemm_bf16,
       .gemm_int8 = avx2::gemm_int8,

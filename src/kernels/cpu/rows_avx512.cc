@@ -6,7 +6,7 @@ namespace tandem::kernels::cpu {
 namespace avx512 {
 namespace {
 
-void rms_norm(const float* x, const float* weight, float eps, std::int64_t cols, float* y) {
+void rms_norm(const float* x, const float* weight, const float* bias, float eps, std::int64_t cols, float* y) {
   __m512 even = _mm512_setzero_ps();
   __m512 odd = _mm512_setzero_ps();
   for (std::int64_t i = 0; i < cols; i += 32) {
@@ -21,7 +21,9 @@ void rms_norm(const float* x, const float* weight, float eps, std::int64_t cols,
   for (std::int64_t i = 0; i < cols; i += 16) {
     const __mmask16 lanes = first_lanes(cols - i);
     const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, x + i), factor);
-    _mm512_mask_storeu_ps(y + i, lanes, _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, weight + i), scaled));
+    __m512 result = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, weight + i), scaled);
+    if (bias != nullptr) result = _mm512_add_ps(result, _mm512_maskz_loadu_ps(lanes, bias + i));
+    _mm512_mask_storeu_ps(y + i, lanes, result);
   }
 }
 
@@ -58,8 +60,10 @@ const KernelTable& avx512_table() {
   static constexpr KernelTable kTable{
       .bf16_x_bytes = 2,
       .int8_x_bytes = 1,
+      .int8_x_offset = 128,
       .prepare_bf16 = avx512::prepare_bf16,
       .prepare_int8 = avx512::prepare_int8,
+      .prepare_static = avx512::prepare_static,
       .gemm_f32 = avx512::gemm_f32,
       .gemm_bf16 = avx512::gemm_bf16,
       .gemm_int8 = avx512::gemm_int8,

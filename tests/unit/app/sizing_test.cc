@@ -68,6 +68,22 @@ TEST(Sizing, TakesTheShareThatTheUserGivesToWeightsAndKv) {
   EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks, 8 * 4096 / 16);
 }
 
+TEST(Sizing, ExpertsCountWhereTheyAre) {
+  model::ModelConfig model = small_model();
+  config::ServeConfig config = flags();
+  const std::int64_t dense = estimated_weight_bytes(model, config);
+  model.num_experts = 40;
+  model.moe_intermediate_size = model.intermediate_size;
+  const std::int64_t all = estimated_weight_bytes(model, config);
+  const std::int64_t mlps = std::int64_t{2} * 3 * model.hidden_size * model.intermediate_size * model.num_layers;
+  EXPECT_EQ(all - dense, 39 * mlps);
+  // The first of two processes with 16 of 32 ranks each: half of the experts.
+  config.expert_parallel = true;
+  config.data_parallel.size = 32;
+  config.data_parallel.local = 16;
+  EXPECT_EQ(all - estimated_weight_bytes(model, config), 20 * mlps);
+}
+
 TEST(Sizing, ShortMemoryShortensTheContextOrIsRefused) {
   const std::int64_t memory = 270LL << 20;  // weights and activations take nearly all of it
   config::ServeConfig config = flags();

@@ -137,8 +137,8 @@ TEST(ServeFlags, ErrorsNameFlagFoundAndAllowed) {
   EXPECT_EQ(error_of({"serve", "m", "--port", "x"}), "argument --port: invalid int value: 'x'");
   EXPECT_THAT(error_of({"serve", "m", "--dtype", "int4"}),
               HasSubstr("argument --dtype: invalid choice: 'int4' (choose from auto, "));
-  EXPECT_THAT(error_of({"serve", "m", "--quantization", "awq"}),
-              HasSubstr("invalid choice: 'awq' (choose from none, w8a8)"));
+  EXPECT_THAT(error_of({"serve", "m", "--quantization", "bitsandbytes"}),
+              HasSubstr("invalid choice: 'bitsandbytes' (choose from none, w8a8, ascend, compressed-tensors, gptq, "));
   EXPECT_THAT(error_of({"serve", "m", "--gpu-memory-utilization", "1.1"}), HasSubstr("1.1 is out of range"));
   EXPECT_THAT(error_of({"serve", "m", "--hf-overrides", "[1]"}), HasSubstr("expected a JSON object, found array"));
   EXPECT_THAT(error_of({"serve", "m", "--hf-overrides", "{"}), HasSubstr("invalid JSON"));
@@ -414,6 +414,34 @@ TEST(Commands, HelpAndVersion) {
   EXPECT_THAT(help, testing::Not(HasSubstr("--api-key")));
   EXPECT_THAT(error_of({"serv"}), HasSubstr("did you mean serve?"));
   EXPECT_THAT(error_of({}), HasSubstr("a command is missing"));
+}
+
+TEST(CommandLine, QuantizeFlags) {
+  const auto config = parse_as<QuantizeConfig>({"quantize", "src", "dst", "--calibration", "text.txt", "--exclude",
+                                                "*.a", "*.b", "--dynamic", "*.down_proj", "--shard-size", "5G"});
+  EXPECT_EQ(config.source, "src");
+  EXPECT_EQ(config.target, "dst");
+  EXPECT_TRUE(config.static_inputs);
+  EXPECT_EQ(config.text_file, "text.txt");
+  EXPECT_THAT(config.exclude, ElementsAre("*.a", "*.b"));
+  EXPECT_THAT(config.dynamic, ElementsAre("*.down_proj"));
+  EXPECT_EQ(config.shard_bytes, std::int64_t{5} << 30);
+  EXPECT_FALSE(parse_as<QuantizeConfig>({"quantize", "src", "dst"}).static_inputs);
+  EXPECT_THAT(error_of({"quantize", "src"}), HasSubstr("SRC"));
+  EXPECT_THAT(error_of({"quantize", "a", "b", "c"}), HasSubstr("unrecognized arguments: c"));
+  EXPECT_THAT(error_of({"quantize", "a", "b", "--static"}), HasSubstr("--calibration"));
+  EXPECT_THAT(error_of({"quantize", "a", "b", "--dynamic", "*"}), HasSubstr("--calibration"));
+}
+
+TEST(CommandLine, QuantizationNames) {
+  const auto method = [](const char* name) { return parse_as<ServeConfig>({"serve", "m", "-q", name}).quantization; };
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}).quantization, Quantization::kAuto);
+  EXPECT_EQ(method("ascend"), Quantization::kAscend);
+  EXPECT_EQ(method("compressed-tensors"), Quantization::kCompressedTensors);
+  EXPECT_EQ(method("gptq_marlin"), Quantization::kGptq);
+  EXPECT_EQ(method("awq"), Quantization::kAwq);
+  EXPECT_EQ(quantization_name(method("awq_marlin")), "awq");
+  EXPECT_EQ(quantization_name(method("w8a8")), "w8a8");
 }
 
 }  // namespace

@@ -72,8 +72,6 @@ void leave_out(std::vector<std::string>& arguments, const std::string& flag, int
 Parsed parse_script(const std::string& name) {
   Invocation invocation = run_script(kFolder + name + ".sh");
   leave_out(invocation.arguments, "--quantization", 1);
-  leave_out(invocation.arguments, "--enable-auto-tool-choice", 0);
-  leave_out(invocation.arguments, "--tool-call-parser", 1);
   EXPECT_GT(invocation.arguments.size(), 10U) << name;
   auto line = parse_command_line(invocation.arguments, [&](const std::string& key) -> std::optional<std::string> {
     const auto found = invocation.variables.find(key);
@@ -164,6 +162,8 @@ TEST(Guides, FourNodesWithEitherConnector) {
       EXPECT_EQ(config.planned_decodes, prefills ? 0 : 16);  // --enforce-eager stands over cudagraph_mode
       EXPECT_EQ(config.async_scheduling, !prefills);
       EXPECT_FALSE(config.enable_prefix_caching);
+      EXPECT_TRUE(config.enable_auto_tool_choice);
+      EXPECT_EQ(config.tool_format, ToolFormat::kHermes);
       EXPECT_EQ(config.memory_utilization, prefills ? 0.8 : 0.9);
       EXPECT_EQ(config.advertised_host, "192.0.0.7");
       EXPECT_EQ(config.kv_transfer.value().kind, way == "mooncake" ? KvConnector::kPull : KvConnector::kRankTable);
@@ -178,6 +178,36 @@ TEST(Guides, FourNodesWithEitherConnector) {
       const std::string table = "DISAGGREGATED_PREFILL_RANK_TABLE_PATH";
       EXPECT_EQ(parsed.idle_variables.find(table) == std::string::npos, way == "ranktable");
       EXPECT_EQ(config.kv_transfer->rank_table.ends_with("/ranktable.json"), way == "ranktable");
+    }
+  }
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  EXPECT_FALSE(lines.empty()) << path;
+  return lines;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  if (const std::size_t at = text.find(from); at != std::string::npos) text.replace(at, from.size(), to);
+  return text;
+}
+
+TEST(Guides, TheExamplesDifferInProgramAndModelOnly) {
+  for (const std::string deployment : {"2p1d", "2p2d"}) {
+    for (const auto& [node, file] : {std::pair("p1", "prefill-1"), std::pair("p2", "prefill-2"),
+                                     std::pair("d1", "decode-1"), std::pair("d2", "decode-2")}) {
+      const std::string guide = kFolder + (deployment == "2p1d" ? "2p1d-" : "2p2d-mooncake-") + node + ".sh";
+      const std::string model = std::string("build/models/qwen3-moe-small") + (deployment == "2p1d" ? "" : "-w8a8");
+      std::vector<std::string> expected = lines_of(guide);
+      for (std::string& line : expected) {
+        line = replaced(line, "vllm serve ", "tandem serve ");
+        line = replaced(line, "/model/Qwen3-235B-A22B-W8A8", model);
+        line = replaced(line, "/root/.cache/models/Qwen3-235B-A22B-W8A8", model);
+      }
+      EXPECT_EQ(lines_of("examples/qwen3-moe-" + deployment + "/" + file + ".sh"), expected);
     }
   }
 }

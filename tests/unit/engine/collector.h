@@ -19,6 +19,11 @@ namespace tandem::engine::testing {
 
 inline constexpr std::chrono::seconds kTestWait{20};
 
+/// Names the two ways in which the engine's tests run.
+inline std::string scheduling_name(const ::testing::TestParamInfo<bool>& async) {
+  return async.param ? "async" : "step_by_step";
+}
+
 /// Polls until `condition` holds; false after kTestWait. For states that the engine thread reaches on its own.
 inline bool eventually(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kTestWait;
@@ -71,6 +76,10 @@ class Collector {
   std::vector<std::int32_t> tokens() {
     const std::lock_guard lock(state_->mutex);
     return state_->tokens;
+  }
+  std::vector<Output> all() {
+    const std::lock_guard lock(state_->mutex);
+    return state_->outputs;
   }
   std::string text() {
     const std::lock_guard lock(state_->mutex);

@@ -23,10 +23,12 @@ using testing::kVocab;
 using testing::prompt;
 using worker::StubWorker;
 
-class HandoverTest : public ::testing::Test {
+/// Each test runs step by step and with async scheduling.
+class HandoverTest : public ::testing::TestWithParam<bool> {
  protected:
   void start(EngineOptions decoder_options = {}, std::int32_t decoder_blocks = 64, std::int32_t prefiller_blocks = 64) {
-    p_.start("p", 7, prefiller_blocks, {.max_num_batched_tokens = 16});
+    decoder_options.async_scheduling = GetParam();
+    p_.start("p", 7, prefiller_blocks, {.max_num_batched_tokens = 16, .async_scheduling = GetParam()});
     d_.start("d", 8, decoder_blocks, decoder_options);
     d_.transfer->connect(*p_.transfer);
   }
@@ -77,7 +79,7 @@ class HandoverTest : public ::testing::Test {
 
 // Prefiller.
 
-TEST_F(HandoverTest, PrefillerKeepsThePromptsBlocksUntilTheLeaseEnds) {
+TEST_P(HandoverTest, PrefillerKeepsThePromptsBlocksUntilTheLeaseEnds) {
   start();
   const transfer::Handover handover = hand_over(prompt(10));
   EXPECT_EQ(handover.num_tokens, 10);
@@ -90,7 +92,7 @@ TEST_F(HandoverTest, PrefillerKeepsThePromptsBlocksUntilTheLeaseEnds) {
   EXPECT_EQ(p_.engine->stats().num_cached_blocks, 2) << "the full blocks stay in the prefix cache";
 }
 
-TEST_F(HandoverTest, ReleaseLeaseFreesAtOnce) {
+TEST_P(HandoverTest, ReleaseLeaseFreesAtOnce) {
   start();
   const transfer::Handover handover = hand_over(prompt(10));
   p_.engine->release_lease({1, 2});  // unknown: ignored
@@ -100,7 +102,7 @@ TEST_F(HandoverTest, ReleaseLeaseFreesAtOnce) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, OnlyALengthFinishIsHandedOver) {
+TEST_P(HandoverTest, OnlyALengthFinishIsHandedOver) {
   start();
   auto params = greedy(1);
   params->stop_token_ids = StubWorker::greedy(prompt(10), kVocab, 1);
@@ -122,7 +124,7 @@ TEST_F(HandoverTest, OnlyALengthFinishIsHandedOver) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, PrefillerWithManyLeasesWaitsAndGoesOn) {
+TEST_P(HandoverTest, PrefillerWithManyLeasesWaitsAndGoesOn) {
   start({}, 64, /*prefiller_blocks=*/6);
   std::vector<Collector> collectors(5);
   for (std::int32_t i = 0; i < 5; ++i) {
@@ -137,7 +139,7 @@ TEST_F(HandoverTest, PrefillerWithManyLeasesWaitsAndGoesOn) {
 
 // Decoder: success.
 
-TEST_F(HandoverTest, DecoderContinuesFromTheFetchedBlocks) {
+TEST_P(HandoverTest, DecoderContinuesFromTheFetchedBlocks) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   Collector collector;
@@ -151,7 +153,7 @@ TEST_F(HandoverTest, DecoderContinuesFromTheFetchedBlocks) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, PartsAddUpToTheTimeToFirstToken) {
+TEST_P(HandoverTest, PartsAddUpToTheTimeToFirstToken) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
@@ -196,7 +198,7 @@ TEST_F(HandoverTest, PartsAddUpToTheTimeToFirstToken) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, LengthsAroundBlocksColdAndWarm) {
+TEST_P(HandoverTest, LengthsAroundBlocksColdAndWarm) {
   start({.max_num_batched_tokens = 8}, /*decoder_blocks=*/200);  // room to keep all prompts cached
   for (int round = 0; round < 2; ++round) {
     for (const std::int32_t length : {1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 31, 32, 33, 47, 48, 49}) {
@@ -211,7 +213,7 @@ TEST_F(HandoverTest, LengthsAroundBlocksColdAndWarm) {
   }
 }
 
-TEST_F(HandoverTest, OnlyWhatIsMissingIsFetched) {
+TEST_P(HandoverTest, OnlyWhatIsMissingIsFetched) {
   start();
   Collector first;
   ASSERT_TRUE(decode(first, prompt(16), std::nullopt, 1));
@@ -233,7 +235,7 @@ TEST_F(HandoverTest, OnlyWhatIsMissingIsFetched) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, SeveralRequestsShareOneHandover) {
+TEST_P(HandoverTest, SeveralRequestsShareOneHandover) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
@@ -248,7 +250,7 @@ TEST_F(HandoverTest, SeveralRequestsShareOneHandover) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, WaitingForKvDoesNotHoldUpOthers) {
+TEST_P(HandoverTest, WaitingForKvDoesNotHoldUpOthers) {
   start();
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
   Collector fetching;
@@ -264,7 +266,7 @@ TEST_F(HandoverTest, WaitingForKvDoesNotHoldUpOthers) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, PoolsForThreeAnd64Requests) {
+TEST_P(HandoverTest, PoolsForThreeAnd64Requests) {
   for (const bool prefix_caching : {true, false}) {
     start({.max_num_seqs = 16, .max_num_batched_tokens = 16, .enable_prefix_caching = prefix_caching},
           /*decoder_blocks=*/24, /*prefiller_blocks=*/18);
@@ -289,7 +291,7 @@ TEST_F(HandoverTest, PoolsForThreeAnd64Requests) {
 
 // Decoder: failures.
 
-TEST_F(HandoverTest, FailedFetchFailsTheRequestByDefault) {
+TEST_P(HandoverTest, FailedFetchFailsTheRequestByDefault) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   d_.transfer->set_error(Status(Code::kDataLoss, "checksum of block 2 differs", Scope::kTransfer));
@@ -304,7 +306,7 @@ TEST_F(HandoverTest, FailedFetchFailsTheRequestByDefault) {
   EXPECT_TRUE(d_.engine->healthy());
 }
 
-TEST_F(HandoverTest, FailedFetchIsRecomputedByPolicy) {
+TEST_P(HandoverTest, FailedFetchIsRecomputedByPolicy) {
   start({.load_failure_policy = LoadFailurePolicy::kRecompute});
   const transfer::Handover handover = hand_over(prompt(22));
   d_.transfer->set_error(Status(Code::kUnavailable, "peer gone", Scope::kPeer));
@@ -317,7 +319,7 @@ TEST_F(HandoverTest, FailedFetchIsRecomputedByPolicy) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, EveryThirdFetchFailsAndTheRestIsRight) {
+TEST_P(HandoverTest, EveryThirdFetchFailsAndTheRestIsRight) {
   start({.max_num_seqs = 4, .load_failure_policy = LoadFailurePolicy::kRecompute}, 40);
   for (std::int32_t i = 0; i < 12; ++i) {
     const auto handover = hand_over(prompt(14, i));
@@ -329,7 +331,7 @@ TEST_F(HandoverTest, EveryThirdFetchFailsAndTheRestIsRight) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
+TEST_P(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
   for (const LoadFailurePolicy policy : {LoadFailurePolicy::kFail, LoadFailurePolicy::kRecompute}) {
     start({.load_failure_policy = policy});
     const std::vector<std::pair<std::function<void(transfer::Handover&)>, std::string>> cases = {
@@ -358,7 +360,7 @@ TEST_F(HandoverTest, HandoversThatDoNotFitAreLoadFailures) {
   }
 }
 
-TEST_F(HandoverTest, BlocksOfAnotherSizeAreTakenToo) {
+TEST_P(HandoverTest, BlocksOfAnotherSizeAreTakenToo) {
   for (const std::int32_t theirs : {1, 2, 3, 8, 16}) {
     SCOPED_TRACE(theirs);
     p_.start("p", 7, 256 / theirs, {.max_num_batched_tokens = 16}, nullptr, theirs);
@@ -372,7 +374,7 @@ TEST_F(HandoverTest, BlocksOfAnotherSizeAreTakenToo) {
   }
 }
 
-TEST_F(HandoverTest, HandoverOfAnotherPromptOfTheSameLengthIsNotUsed) {
+TEST_P(HandoverTest, HandoverOfAnotherPromptOfTheSameLengthIsNotUsed) {
   for (const LoadFailurePolicy policy : {LoadFailurePolicy::kFail, LoadFailurePolicy::kRecompute}) {
     start({.load_failure_policy = policy});
     std::vector<std::int32_t> other = prompt(22);
@@ -391,7 +393,7 @@ TEST_F(HandoverTest, HandoverOfAnotherPromptOfTheSameLengthIsNotUsed) {
   }
 }
 
-TEST_F(HandoverTest, LastPromptTokenNeedNotBeInTheHandover) {
+TEST_P(HandoverTest, LastPromptTokenNeedNotBeInTheHandover) {
   start();
   const transfer::Handover handover = hand_over(prompt(21));  // of the first 21 tokens of prompt(22)
   Collector collector;
@@ -401,7 +403,7 @@ TEST_F(HandoverTest, LastPromptTokenNeedNotBeInTheHandover) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, ExpiredLeaseIsAnErrorAndNeverOtherText) {
+TEST_P(HandoverTest, ExpiredLeaseIsAnErrorAndNeverOtherText) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   p_.transfer->expire(handover.lease);
@@ -414,7 +416,7 @@ TEST_F(HandoverTest, ExpiredLeaseIsAnErrorAndNeverOtherText) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, RefusedRequestsDropTheirLease) {
+TEST_P(HandoverTest, RefusedRequestsDropTheirLease) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   Collector collector;
@@ -425,7 +427,7 @@ TEST_F(HandoverTest, RefusedRequestsDropTheirLease) {
 
 // Decoder: aborts.
 
-TEST_F(HandoverTest, AbortWhileFetchingKeepsTheBlocksUntilTheFetchEnds) {
+TEST_P(HandoverTest, AbortWhileFetchingKeepsTheBlocksUntilTheFetchEnds) {
   start({}, /*decoder_blocks=*/10);
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
   for (int round = 0; round < 20; ++round) {
@@ -444,7 +446,7 @@ TEST_F(HandoverTest, AbortWhileFetchingKeepsTheBlocksUntilTheFetchEnds) {
   }
 }
 
-TEST_F(HandoverTest, AbortWhileWaitingForBlocksDropsTheLease) {
+TEST_P(HandoverTest, AbortWhileWaitingForBlocksDropsTheLease) {
   start({.max_num_seqs = 1}, 32);
   d_.gate.close();
   Collector running;
@@ -461,7 +463,7 @@ TEST_F(HandoverTest, AbortWhileWaitingForBlocksDropsTheLease) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, AbortAfterTheFetch) {
+TEST_P(HandoverTest, AbortAfterTheFetch) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   d_.gate.close();
@@ -474,7 +476,7 @@ TEST_F(HandoverTest, AbortAfterTheFetch) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, AbortStormOnTheDecoder) {
+TEST_P(HandoverTest, AbortStormOnTheDecoder) {
   start({.max_num_seqs = 8}, 40, 200);
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
   std::vector<Collector> collectors(30);
@@ -494,7 +496,7 @@ TEST_F(HandoverTest, AbortStormOnTheDecoder) {
   expect_right(next, prompt(14));
 }
 
-TEST_F(HandoverTest, StopEndsFetchesAndLeases) {
+TEST_P(HandoverTest, StopEndsFetchesAndLeases) {
   start();
   const transfer::Handover handover = hand_over(prompt(22));
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
@@ -513,7 +515,7 @@ TEST_F(HandoverTest, StopEndsFetchesAndLeases) {
   expect_balanced();
 }
 
-TEST_F(HandoverTest, StopDoesNotWaitForEverForAFetch) {
+TEST_P(HandoverTest, StopDoesNotWaitForEverForAFetch) {
   start({.max_num_seqs = 2, .stop_timeout = std::chrono::milliseconds(200)});
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
   std::vector<Collector> collectors(4);
@@ -526,6 +528,8 @@ TEST_F(HandoverTest, StopDoesNotWaitForEverForAFetch) {
   while (d_.transfer->num_pending() > 0) d_.transfer->complete_one();  // late callbacks find a closed queue
   EXPECT_EQ(d_.transfer->num_open_holds(), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Scheduling, HandoverTest, ::testing::Bool(), testing::scheduling_name);
 
 }  // namespace
 }  // namespace tandem::engine

@@ -78,10 +78,12 @@ boost::json::object object_of(const Announcement& announcement) {
   return value->as_object();
 }
 
-class PushTest : public ::testing::Test {
+/// Each test runs step by step and with async scheduling.
+class PushTest : public ::testing::TestWithParam<bool> {
  protected:
   void start(EngineOptions decoder_options = {}, EngineOptions prefiller_options = {.max_num_batched_tokens = 8},
              std::int32_t decoder_blocks = 64, std::int32_t prefiller_blocks = 64, std::int32_t theirs = 4) {
+    decoder_options.async_scheduling = prefiller_options.async_scheduling = GetParam();
     p_.start("p", 7, prefiller_blocks, prefiller_options, nullptr, theirs);
     d_.start("d", 8, decoder_blocks, decoder_options, &announcer_);
     d_.transfer->connect(*p_.transfer);
@@ -146,7 +148,7 @@ class PushTest : public ::testing::Test {
   Instance d_;
 };
 
-TEST_F(PushTest, TheDecoderContinuesFromWhatWasPushed) {
+TEST_P(PushTest, TheDecoderContinuesFromWhatWasPushed) {
   start();
   run_one(prompt(22));
   EXPECT_EQ(d_.transfer->num_tokens_pushed(), 21);
@@ -156,7 +158,7 @@ TEST_F(PushTest, TheDecoderContinuesFromWhatWasPushed) {
   expect_balanced();
 }
 
-TEST_F(PushTest, WhatTheMetaserverIsTold) {
+TEST_P(PushTest, WhatTheMetaserverIsTold) {
   start();
   Collector collector;
   ASSERT_TRUE(decode(collector, prompt(22)));
@@ -181,7 +183,7 @@ TEST_F(PushTest, WhatTheMetaserverIsTold) {
   expect_balanced();
 }
 
-TEST_F(PushTest, LengthsAroundBlocksColdAndWarm) {
+TEST_P(PushTest, LengthsAroundBlocksColdAndWarm) {
   start({}, {.max_num_batched_tokens = 8}, 200, 200);
   for (int round = 0; round < 2; ++round) {
     for (const std::int32_t length : {2, 3, 4, 7, 8, 9, 12, 13, 31, 32, 33}) {
@@ -200,7 +202,7 @@ TEST_F(PushTest, LengthsAroundBlocksColdAndWarm) {
   }
 }
 
-TEST_F(PushTest, PrefixHitsOnEitherSide) {
+TEST_P(PushTest, PrefixHitsOnEitherSide) {
   start();
   Collector warm_prefiller;
   GenerationRequest local;
@@ -218,7 +220,7 @@ TEST_F(PushTest, PrefixHitsOnEitherSide) {
   expect_balanced();
 }
 
-TEST_F(PushTest, BlocksOfOtherSizes) {
+TEST_P(PushTest, BlocksOfOtherSizes) {
   for (const std::int32_t theirs : {2, 3, 8, 16}) {
     SCOPED_TRACE(theirs);
     start({}, {.max_num_batched_tokens = 8}, 64, 256 / theirs, theirs);
@@ -232,7 +234,7 @@ TEST_F(PushTest, BlocksOfOtherSizes) {
   }
 }
 
-TEST_F(PushTest, KvArrivesBeforeThePrefillIsOver) {
+TEST_P(PushTest, KvArrivesBeforeThePrefillIsOver) {
   start({}, {.max_num_batched_tokens = 8});
   Collector decoding;
   ASSERT_TRUE(decode(decoding, prompt(25)));
@@ -251,7 +253,7 @@ TEST_F(PushTest, KvArrivesBeforeThePrefillIsOver) {
   expect_balanced();
 }
 
-TEST_F(PushTest, MetaserverErrorsFailOrRecomputeByPolicy) {
+TEST_P(PushTest, MetaserverErrorsFailOrRecomputeByPolicy) {
   for (const LoadFailurePolicy policy : {LoadFailurePolicy::kFail, LoadFailurePolicy::kRecompute}) {
     start({.load_failure_policy = policy});
     const std::size_t before = announcer_.announcements().size();
@@ -270,7 +272,7 @@ TEST_F(PushTest, MetaserverErrorsFailOrRecomputeByPolicy) {
   }
 }
 
-TEST_F(PushTest, AnOkWithoutAnOfferEndsTheWaitSoon) {
+TEST_P(PushTest, AnOkWithoutAnOfferEndsTheWaitSoon) {
   start({.offer_grace = std::chrono::milliseconds(50)});
   Collector collector;
   ASSERT_TRUE(decode(collector, prompt(22)));
@@ -281,7 +283,7 @@ TEST_F(PushTest, AnOkWithoutAnOfferEndsTheWaitSoon) {
   expect_balanced();
 }
 
-TEST_F(PushTest, AnOfferThatCameIsNotHurriedByTheMetaserversOk) {
+TEST_P(PushTest, AnOfferThatCameIsNotHurriedByTheMetaserversOk) {
   start({.offer_grace = std::chrono::milliseconds(1)});
   Collector decoding;
   ASSERT_TRUE(decode(decoding, prompt(25)));
@@ -302,7 +304,7 @@ TEST_F(PushTest, AnOfferThatCameIsNotHurriedByTheMetaserversOk) {
   expect_balanced();
 }
 
-TEST_F(PushTest, AbortedDecoderEndsEverything) {
+TEST_P(PushTest, AbortedDecoderEndsEverything) {
   start();
   Collector decoding;
   const auto handle = decode(decoding, prompt(25));
@@ -320,7 +322,7 @@ TEST_F(PushTest, AbortedDecoderEndsEverything) {
   expect_balanced();
 }
 
-TEST_F(PushTest, AbortBeforeAnyOffer) {
+TEST_P(PushTest, AbortBeforeAnyOffer) {
   start();
   Collector decoding;
   const auto handle = decode(decoding, prompt(25));
@@ -334,7 +336,7 @@ TEST_F(PushTest, AbortBeforeAnyOffer) {
   expect_balanced();
 }
 
-TEST_F(PushTest, AbortedPrefillerFailsTheDecoder) {
+TEST_P(PushTest, AbortedPrefillerFailsTheDecoder) {
   start();
   Collector decoding;
   ASSERT_TRUE(decode(decoding, prompt(25)));
@@ -349,7 +351,7 @@ TEST_F(PushTest, AbortedPrefillerFailsTheDecoder) {
   expect_balanced();
 }
 
-TEST_F(PushTest, AnOfferThatIsNotTakenFailsThePrefill) {
+TEST_P(PushTest, AnOfferThatIsNotTakenFailsThePrefill) {
   start();
   p_.transfer->set_offer_answer(Status(Code::kUnavailable, "decoder unreachable", Scope::kPeer));
   Collector decoding;
@@ -363,7 +365,7 @@ TEST_F(PushTest, AnOfferThatIsNotTakenFailsThePrefill) {
   expect_balanced();
 }
 
-TEST_F(PushTest, DeliveriesThatDoNotFitAreRefusedByThePrefiller) {
+TEST_P(PushTest, DeliveriesThatDoNotFitAreRefusedByThePrefiller) {
   start();
   const std::vector<std::pair<std::function<void(transfer::Delivery&)>, std::string>> cases = {
       {[](transfer::Delivery& to) { to.num_tokens = 21; }, "KV of 21 tokens, the prompt has 22"},
@@ -387,7 +389,7 @@ TEST_F(PushTest, DeliveriesThatDoNotFitAreRefusedByThePrefiller) {
   expect_balanced();
 }
 
-TEST_F(PushTest, OthersArePreemptedBeforeAPush) {
+TEST_P(PushTest, OthersArePreemptedBeforeAPush) {
   // 12 blocks of 4: two that generate fill them, the pushed prompt keeps its own.
   start({}, {.max_num_batched_tokens = 8}, 64, 12);
   std::vector<Collector> generating(2);
@@ -404,7 +406,7 @@ TEST_F(PushTest, OthersArePreemptedBeforeAPush) {
   expect_balanced();
 }
 
-TEST_F(PushTest, APushThatMustBePreemptedIsAnErrorOnBothSides) {
+TEST_P(PushTest, APushThatMustBePreemptedIsAnErrorOnBothSides) {
   // Two prompts of six blocks and output that outgrows a pool of 13, while their decoders have taken nothing yet.
   start({}, {.max_num_batched_tokens = 64}, 64, 13);
   std::vector<Collector> decoding(2);
@@ -435,7 +437,7 @@ TEST_F(PushTest, APushThatMustBePreemptedIsAnErrorOnBothSides) {
   expect_balanced();
 }
 
-TEST_F(PushTest, FailedStepOnThePrefillerIsAnErrorOfBoth) {
+TEST_P(PushTest, FailedStepOnThePrefillerIsAnErrorOfBoth) {
   start();
   Collector decoding;
   ASSERT_TRUE(decode(decoding, prompt(25)));
@@ -448,7 +450,7 @@ TEST_F(PushTest, FailedStepOnThePrefillerIsAnErrorOfBoth) {
   expect_balanced();
 }
 
-TEST_F(PushTest, ManyAtOnceThroughSmallPools) {
+TEST_P(PushTest, ManyAtOnceThroughSmallPools) {
   start({.max_num_seqs = 16, .max_num_batched_tokens = 16}, {.max_num_batched_tokens = 16}, 24, 18);
   std::vector<Collector> decoding(40);
   std::vector<Collector> prefilling(40);
@@ -475,7 +477,7 @@ TEST_F(PushTest, ManyAtOnceThroughSmallPools) {
   expect_balanced();
 }
 
-TEST_F(PushTest, StopEndsReceptionsAndPushes) {
+TEST_P(PushTest, StopEndsReceptionsAndPushes) {
   start();
   Collector decoding;
   ASSERT_TRUE(decode(decoding, prompt(25)));
@@ -494,12 +496,14 @@ TEST_F(PushTest, StopEndsReceptionsAndPushes) {
   EXPECT_EQ(announcer_.num_open(), 0U);
 }
 
-TEST_F(PushTest, WithoutAnAnnouncerThePromptIsComputedHere) {
+TEST_P(PushTest, WithoutAnAnnouncerThePromptIsComputedHere) {
   d_.start("d", 8, 64, {});
   Collector collector;
   ASSERT_TRUE(decode(collector, prompt(22)));
   expect_right(collector, prompt(22));
 }
+
+INSTANTIATE_TEST_SUITE_P(Scheduling, PushTest, ::testing::Bool(), testing::scheduling_name);
 
 }  // namespace
 }  // namespace tandem::engine

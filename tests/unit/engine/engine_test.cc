@@ -29,7 +29,8 @@ std::vector<std::int32_t> prompt(std::int32_t length, std::int32_t salt = 0) {
   return tokens;
 }
 
-class EngineTest : public ::testing::Test {
+/// Each test runs step by step and with async scheduling.
+class EngineTest : public ::testing::TestWithParam<bool> {
  protected:
   void start(EngineOptions options, std::int32_t num_blocks = 64, std::int32_t block_size = 4) {
     engine_.reset();
@@ -48,6 +49,7 @@ class EngineTest : public ::testing::Test {
     worker_ = std::move(*made);
     metrics_ = std::make_unique<obs::Registry>(obs::Labels{{"engine", "0"}, {"model_name", "m"}});
     if (options.max_model_len == 0) options.max_model_len = 1000;
+    options.async_scheduling = GetParam();
     engine_ = Engine::start(options, *worker_, nullptr, nullptr, *metrics_);
   }
   void TearDown() override {
@@ -108,7 +110,7 @@ class EngineTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(EngineTest, GivesTheModelsTokens) {
+TEST_P(EngineTest, GivesTheModelsTokens) {
   start({.max_num_batched_tokens = 8});
   Collector collector;
   ASSERT_TRUE(submit(collector, prompt(21), greedy(9)));
@@ -122,7 +124,7 @@ TEST_F(EngineTest, GivesTheModelsTokens) {
   expect_idle();
 }
 
-TEST_F(EngineTest, ManyRequestsThroughAPoolForThreeGetTheSameTokens) {
+TEST_P(EngineTest, ManyRequestsThroughAPoolForThreeGetTheSameTokens) {
   for (const SchedulingPolicy policy : {SchedulingPolicy::kFcfs, SchedulingPolicy::kPriority}) {
     start({.max_num_seqs = 64, .max_num_batched_tokens = 24, .policy = policy}, /*num_blocks=*/30);
     std::vector<Collector> collectors(64);
@@ -139,7 +141,7 @@ TEST_F(EngineTest, ManyRequestsThroughAPoolForThreeGetTheSameTokens) {
   }
 }
 
-TEST_F(EngineTest, LengthsAroundBlocksAndChunks) {
+TEST_P(EngineTest, LengthsAroundBlocksAndChunks) {
   start({.max_num_batched_tokens = 8}, 64, 4);
   for (int round = 0; round < 2; ++round) {  // the second time from the prefix cache
     for (const std::int32_t length : {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33}) {
@@ -153,7 +155,7 @@ TEST_F(EngineTest, LengthsAroundBlocksAndChunks) {
   expect_idle();
 }
 
-TEST_F(EngineTest, SeededSamplingDoesNotDependOnPreemption) {
+TEST_P(EngineTest, SeededSamplingDoesNotDependOnPreemption) {
   const auto generate = [&](std::int32_t num_blocks, std::int32_t num_requests) {
     start({.max_num_seqs = 64, .max_num_batched_tokens = 16}, num_blocks);
     std::vector<Collector> collectors(static_cast<std::size_t>(num_requests));
@@ -179,7 +181,7 @@ TEST_F(EngineTest, SeededSamplingDoesNotDependOnPreemption) {
 
 // How a request ends.
 
-TEST_F(EngineTest, EosAndStopIds) {
+TEST_P(EngineTest, EosAndStopIds) {
   const auto expected = StubWorker::greedy(prompt(5), kVocab, 8);
   const std::int32_t third = expected[2];
   ASSERT_EQ(std::count(expected.begin(), expected.begin() + 2, third), 0) << "the test needs a fresh token there";
@@ -214,7 +216,7 @@ TEST_F(EngineTest, EosAndStopIds) {
   }
 }
 
-TEST_F(EngineTest, EosAsTheLastAllowedTokenIsAStop) {
+TEST_P(EngineTest, EosAsTheLastAllowedTokenIsAStop) {
   const auto expected = StubWorker::greedy(prompt(5), kVocab, 1);
   start({.eos_token_ids = {expected[0]}});
   Collector collector;
@@ -222,7 +224,7 @@ TEST_F(EngineTest, EosAsTheLastAllowedTokenIsAStop) {
   EXPECT_EQ(collector.last().finish, FinishReason::kStop);
 }
 
-TEST_F(EngineTest, MinTokensSuppressesWhatWouldEnd) {
+TEST_P(EngineTest, MinTokensSuppressesWhatWouldEnd) {
   const auto expected = StubWorker::greedy(prompt(5), kVocab, 2);
   start({.eos_token_ids = {expected[0], expected[1]}});
   worker::SamplingParams params = greedy(8);
@@ -238,7 +240,7 @@ TEST_F(EngineTest, MinTokensSuppressesWhatWouldEnd) {
   }
 }
 
-TEST_F(EngineTest, MaxModelLenEndsWithLength) {
+TEST_P(EngineTest, MaxModelLenEndsWithLength) {
   start({.max_model_len = 20});
   Collector collector;
   ASSERT_TRUE(submit(collector, prompt(15), greedy(100)));
@@ -246,7 +248,7 @@ TEST_F(EngineTest, MaxModelLenEndsWithLength) {
   EXPECT_EQ(collector.tokens().size(), 5U);
 }
 
-TEST_F(EngineTest, ASequenceThatFillsThePoolEndsWithLength) {
+TEST_P(EngineTest, ASequenceThatFillsThePoolEndsWithLength) {
   start({}, /*num_blocks=*/5, /*block_size=*/4);
   Collector collector;
   ASSERT_TRUE(submit(collector, prompt(9), greedy(500)));
@@ -256,7 +258,7 @@ TEST_F(EngineTest, ASequenceThatFillsThePoolEndsWithLength) {
   expect_idle();
 }
 
-TEST_F(EngineTest, LogprobsArePassedThrough) {
+TEST_P(EngineTest, LogprobsArePassedThrough) {
   start({});
   worker::SamplingParams params = greedy(3);
   params.logprobs = 2;
@@ -270,7 +272,7 @@ TEST_F(EngineTest, LogprobsArePassedThrough) {
 
 // What is refused.
 
-TEST_F(EngineTest, RefusesWhatCannotRun) {
+TEST_P(EngineTest, RefusesWhatCannotRun) {
   start({.max_model_len = 50}, /*num_blocks=*/10, /*block_size=*/4);
   EXPECT_THAT(refusal({}, greedy(1)).message(), HasSubstr("empty"));
   EXPECT_THAT(refusal(prompt(5), greedy(0)).message(), HasSubstr("max_tokens must be at least 1"));
@@ -285,7 +287,7 @@ TEST_F(EngineTest, RefusesWhatCannotRun) {
   EXPECT_EQ(refusal(prompt(39), greedy(1)).code(), Code::kOk);
 }
 
-TEST_F(EngineTest, RefusesListsThatWouldSlowEveryTokenDown) {
+TEST_P(EngineTest, RefusesListsThatWouldSlowEveryTokenDown) {
   start({});
   worker::SamplingParams params = greedy(1);
   params.stop.assign(1025, "x");
@@ -301,7 +303,7 @@ TEST_F(EngineTest, RefusesListsThatWouldSlowEveryTokenDown) {
   EXPECT_THAT(refusal({1}, params).message(), HasSubstr("allowed_token_ids has 101 entries"));
 }
 
-TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
+TEST_P(EngineTest, RefusesMoreThanTheQueueHolds) {
   gate_.close();
   start({.max_num_seqs = 1, .max_waiting = 2});
   std::vector<Collector> collectors(6);
@@ -321,7 +323,7 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
 
 // Abort.
 
-TEST_F(EngineTest, AbortDuringAStepIsAnsweredAtOnceAndFreesWhenTheStepEnds) {
+TEST_P(EngineTest, AbortDuringAStepIsAnsweredAtOnceAndFreesWhenTheStepEnds) {
   gate_.close();
   start({}, 16);
   Collector collector;
@@ -336,7 +338,7 @@ TEST_F(EngineTest, AbortDuringAStepIsAnsweredAtOnceAndFreesWhenTheStepEnds) {
   EXPECT_EQ(metric("vllm:request_success_total{engine=\"0\",finished_reason=\"abort\",model_name=\"m\"}"), 0.0);
 }
 
-TEST_F(EngineTest, AbortAtEveryStep) {
+TEST_P(EngineTest, AbortAtEveryStep) {
   for (int steps = 0; steps < 12; ++steps) {
     SCOPED_TRACE(steps);
     gate_.close();
@@ -361,7 +363,7 @@ TEST_F(EngineTest, AbortAtEveryStep) {
   }
 }
 
-TEST_F(EngineTest, AbortStormLeavesNothing) {
+TEST_P(EngineTest, AbortStormLeavesNothing) {
   start({.max_num_seqs = 8, .max_num_batched_tokens = 16}, 40);
   std::vector<Collector> collectors(100);
   std::vector<RequestHandle> handles;
@@ -380,7 +382,7 @@ TEST_F(EngineTest, AbortStormLeavesNothing) {
 
 // Failures.
 
-TEST_F(EngineTest, AStepThatFailsFailsItsRequestsOnly) {
+TEST_P(EngineTest, AStepThatFailsFailsItsRequestsOnly) {
   gate_.close();
   start({.max_num_seqs = 2}, 32);
   std::vector<Collector> collectors(3);
@@ -396,7 +398,7 @@ TEST_F(EngineTest, AStepThatFailsFailsItsRequestsOnly) {
   expect_idle();
 }
 
-TEST_F(EngineTest, ASequenceWithoutATokenFailsAlone) {
+TEST_P(EngineTest, ASequenceWithoutATokenFailsAlone) {
   start({}, 32);
   worker::SamplingParams impossible = greedy(3);
   impossible.allowed_token_ids = {5};
@@ -411,7 +413,7 @@ TEST_F(EngineTest, ASequenceWithoutATokenFailsAlone) {
   expect_idle();
 }
 
-TEST_F(EngineTest, ADeadDeviceFailsEverything) {
+TEST_P(EngineTest, ADeadDeviceFailsEverything) {
   gate_.close();
   start({.max_num_seqs = 1}, 32);
   fail_next_step(Status(Code::kInternal, "the device is gone", Scope::kDevice));
@@ -431,7 +433,7 @@ TEST_F(EngineTest, ADeadDeviceFailsEverything) {
   expect_idle();
 }
 
-TEST_F(EngineTest, AStalledStepMakesItUnhealthyUntilItEnds) {
+TEST_P(EngineTest, AStalledStepMakesItUnhealthyUntilItEnds) {
   gate_.close();
   start({.step_timeout = std::chrono::seconds(0)}, 32);
   Collector collector;
@@ -442,7 +444,7 @@ TEST_F(EngineTest, AStalledStepMakesItUnhealthyUntilItEnds) {
   EXPECT_TRUE(eventually([this] { return engine_->healthy(); }));
 }
 
-TEST_F(EngineTest, StopAbortsEverything) {
+TEST_P(EngineTest, StopAbortsEverything) {
   gate_.close();
   start({.max_num_seqs = 1}, 32);
   Collector running;
@@ -461,7 +463,7 @@ TEST_F(EngineTest, StopAbortsEverything) {
   expect_idle();
 }
 
-TEST_F(EngineTest, ResetPrefixCacheOnlyWhenIdle) {
+TEST_P(EngineTest, ResetPrefixCacheOnlyWhenIdle) {
   start({}, 32);
   Collector first;
   ASSERT_TRUE(submit(first, prompt(20), greedy(2)));
@@ -480,7 +482,7 @@ TEST_F(EngineTest, ResetPrefixCacheOnlyWhenIdle) {
   EXPECT_TRUE(eventually([this] { return engine_->stats().num_free_blocks == 32; }));
 }
 
-TEST_F(EngineTest, PlansCarryWhatSamplingNeeds) {
+TEST_P(EngineTest, PlansCarryWhatSamplingNeeds) {
   gate_.close();
   start({.eos_token_ids = {3}}, 32);
   worker::SamplingParams params = greedy(4);
@@ -502,7 +504,7 @@ TEST_F(EngineTest, PlansCarryWhatSamplingNeeds) {
 
 // Metrics.
 
-TEST_F(EngineTest, MetricsHaveVllmsNamesAndZeroesFromTheStart) {
+TEST_P(EngineTest, MetricsHaveVllmsNamesAndZeroesFromTheStart) {
   start({.max_model_len = 300}, 32);
   const std::string text = metrics_->expose();
   for (const std::string name :
@@ -531,7 +533,7 @@ TEST_F(EngineTest, MetricsHaveVllmsNamesAndZeroesFromTheStart) {
   EXPECT_THAT(text, HasSubstr("num_gpu_blocks=\"32\""));
 }
 
-TEST_F(EngineTest, MetricsCountTokensAndHits) {
+TEST_P(EngineTest, MetricsCountTokensAndHits) {
   start({.max_num_batched_tokens = 100}, 64);
   const std::string labels = "{engine=\"0\",model_name=\"m\"}";
   for (int i = 0; i < 2; ++i) {
@@ -553,6 +555,8 @@ TEST_F(EngineTest, MetricsCountTokensAndHits) {
   EXPECT_EQ(metric("tandem:prompt_tokens_by_source_total{engine=\"0\",model_name=\"m\",source=\"cached\"}"), 12.0);
   EXPECT_EQ(metric("vllm:kv_cache_usage_perc" + labels), 0.0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Scheduling, EngineTest, ::testing::Bool(), testing::scheduling_name);
 
 }  // namespace
 }  // namespace tandem::engine

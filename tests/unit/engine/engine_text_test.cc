@@ -17,7 +17,8 @@ using worker::StubWorker;
 
 constexpr std::int32_t kVocab = 60;
 
-class EngineTextTest : public ::testing::Test {
+/// Each test runs step by step and with async scheduling.
+class EngineTextTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     // Every id its own two-letter word, so that text and tokens can be compared.
@@ -34,8 +35,8 @@ class EngineTextTest : public ::testing::Test {
     params_.max_tokens = 12;
   }
   void start(std::vector<std::int32_t> eos = {}) {
-    engine_ =
-        Engine::start({.max_model_len = 200, .eos_token_ids = std::move(eos)}, *worker_, tokenizer_, nullptr, metrics_);
+    const EngineOptions options{.max_model_len = 200, .async_scheduling = GetParam(), .eos_token_ids = std::move(eos)};
+    engine_ = Engine::start(options, *worker_, tokenizer_, nullptr, metrics_);
   }
   Output run(Collector& collector) {
     GenerationRequest request;
@@ -58,7 +59,7 @@ class EngineTextTest : public ::testing::Test {
   worker::SamplingParams params_;
 };
 
-TEST_F(EngineTextTest, AllTextAndAllTokens) {
+TEST_P(EngineTextTest, AllTextAndAllTokens) {
   start();
   Collector collector;
   EXPECT_EQ(run(collector).finish, FinishReason::kLength);
@@ -66,7 +67,7 @@ TEST_F(EngineTextTest, AllTextAndAllTokens) {
   EXPECT_EQ(collector.tokens(), expected_);
 }
 
-TEST_F(EngineTextTest, StopStringOverATokenBorder) {
+TEST_P(EngineTextTest, StopStringOverATokenBorder) {
   start();
   // The second letter of token 4 and the first of token 5.
   params_.stop = {"nowhere", words(4, 6).substr(1, 2)};
@@ -81,7 +82,7 @@ TEST_F(EngineTextTest, StopStringOverATokenBorder) {
   EXPECT_EQ(collector.num_outputs(), num_tokens) << "also outputs whose text is held back";
 }
 
-TEST_F(EngineTextTest, HeldBackTextComesWithTheLastToken) {
+TEST_P(EngineTextTest, HeldBackTextComesWithTheLastToken) {
   start();
   params_.stop = {"a string that never comes"};
   Collector collector;
@@ -89,7 +90,7 @@ TEST_F(EngineTextTest, HeldBackTextComesWithTheLastToken) {
   EXPECT_EQ(collector.text(), words(0, 12));
 }
 
-TEST_F(EngineTextTest, EosTextIsLeftOutUnlessIncluded) {
+TEST_P(EngineTextTest, EosTextIsLeftOutUnlessIncluded) {
   const std::int32_t eos = expected_[3];
   ASSERT_EQ(std::count(expected_.begin(), expected_.begin() + 3, eos), 0);
   start({eos});
@@ -104,7 +105,7 @@ TEST_F(EngineTextTest, EosTextIsLeftOutUnlessIncluded) {
   EXPECT_EQ(with.text(), words(0, 4));
 }
 
-TEST_F(EngineTextTest, AStopStringInTheLastAllowedTokenIsAStop) {
+TEST_P(EngineTextTest, AStopStringInTheLastAllowedTokenIsAStop) {
   start();
   params_.max_tokens = 5;
   params_.stop = {words(4, 5)};
@@ -113,6 +114,8 @@ TEST_F(EngineTextTest, AStopStringInTheLastAllowedTokenIsAStop) {
   EXPECT_EQ(run(collector).finish, FinishReason::kStop);
   EXPECT_EQ(collector.text(), words(0, 4));
 }
+
+INSTANTIATE_TEST_SUITE_P(Scheduling, EngineTextTest, ::testing::Bool(), testing::scheduling_name);
 
 }  // namespace
 }  // namespace tandem::engine

@@ -2,10 +2,12 @@
 // Random walks over the scheduler with tiny pools: sequences come, are chunked, preempted, fetched, aborted, leased,
 // and steps and fetches fail. The "model" derives each token from the tokens it reads through the block table, so every
 // sequence that ends must have exactly the tokens it would have had alone. After every event the pool's books must
-// balance, reference by reference. TANDEM_SEED repeats a run.
+// balance, reference by reference. Each walk is made with and without running ahead; ahead, a step is planned while the
+// one before is in flight, and a sequence may end with a step of its in flight. TANDEM_SEED repeats a run.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <random>
 
@@ -43,15 +45,16 @@ class Simulation {
       check_books();
     }
     // No more arrivals: everything must end by itself, in a bounded number of steps.
-    for (int i = 0; i < 20'000 && !(live_.empty() && leases_.empty() && !step_); ++i) {
+    for (int i = 0; i < 20'000 && !(live_.empty() && leases_.empty() && steps_.empty()); ++i) {
       if (::testing::Test::HasFatalFailure()) return;
-      if (step_) {
+      if (may_start() && i % 2 == 0) start_step();
+      if (!steps_.empty()) {
         complete_step();
       } else if (!fetches_.empty()) {
         end_fetch(true);
       } else {
         start_step();
-        if (!step_ && fetches_.empty() && !leases_.empty()) end_lease();
+        if (steps_.empty() && fetches_.empty() && !leases_.empty()) end_lease();
       }
       check_books();
     }
@@ -64,7 +67,7 @@ class Simulation {
     ASSERT_EQ(scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_fetching(), 0);
   }
 
-  std::int64_t num_preempted = 0, num_fetched = 0, num_finished = 0, num_hits = 0;
+  std::int64_t num_preempted = 0, num_fetched = 0, num_finished = 0, num_hits = 0, num_ahead = 0, num_surplus = 0;
 
  private:
   struct Live {
@@ -76,8 +79,9 @@ class Simulation {
   struct Planned {
     ScheduledSequence share;
     std::vector<kv::BlockId> table;
-    std::vector<std::int32_t> tokens;
+    std::vector<std::int32_t> tokens;  ///< empty: what the step before samples
   };
+  using Step = std::vector<Planned>;
   struct PlannedFetch {
     FetchOrder order;
     std::vector<std::int32_t> prompt;
@@ -101,7 +105,7 @@ class Simulation {
         if (!fetches_.empty()) scribble(fetches_[below(static_cast<std::uint32_t>(fetches_.size()))]);
         return;
       default:
-        if (!step_) return start_step();
+        if (steps_.empty() || (may_start() && below(2) == 0)) return start_step();
         return below(40) == 0 ? fail_step() : complete_step();
     }
   }
@@ -117,7 +121,9 @@ class Simulation {
     for (std::int32_t i = 0; i < length; ++i) live.prompt.push_back((root * 7 + i) % kVocab);
     if (below(3) == 0) live.prompt.back() = static_cast<std::int32_t>(below(kVocab));
     live.max_new = static_cast<std::int32_t>(1 + below(static_cast<std::uint32_t>(settings_.max_new)));
-    live.leased_at_end = below(6) == 0;
+    // Some may generate more than they will: they end like at a stop string, which the scheduler does not foresee.
+    const std::int64_t foreseen = length + live.max_new + (below(3) == 0 ? 3 : 0);
+    live.leased_at_end = foreseen == length + live.max_new && below(6) == 0;
     const SequenceId id = next_id_++;
     scheduler_.add({.id = id,
                     .prompt = live.prompt,
@@ -125,6 +131,7 @@ class Simulation {
                     .arrival = TimePoint{} + std::chrono::seconds(below(5)),
                     .cache_salt = below(5) == 0 ? "salt" : "",
                     .remote_prefill = below(3) == 0,
+                    .max_tokens = std::min<std::int64_t>(foreseen, capacity + 1),
                     .pinned = below(4) == 0});
     live_.emplace(id, std::move(live));
   }
@@ -133,7 +140,7 @@ class Simulation {
     if (live_.empty() || below(3) != 0) return;
     auto victim = live_.begin();
     std::advance(victim, below(static_cast<std::uint32_t>(live_.size())));
-    scheduler_.finish(victim->first);
+    finish(victim->first);
     live_.erase(victim);
   }
 
@@ -149,26 +156,60 @@ class Simulation {
       fetches_.push_back({std::move(order), prompt, table});
     }
     if (decision.scheduled.empty()) return;
-    step_.emplace();
+    Step step;
     for (const ScheduledSequence& share : decision.scheduled) {
       ASSERT_TRUE(live_.contains(share.id));
       const auto& tokens = scheduler_.tokens(share.id);
+      step.push_back({share, scheduler_.block_table(share.id), {}});
+      if (share.sampled_before) {
+        ASSERT_EQ(share.first_position, std::ssize(tokens));
+        ASSERT_EQ(share.num_tokens, 1);
+        ++num_ahead;
+        continue;
+      }
       const auto first = tokens.begin() + share.first_position;
-      step_->push_back({share, scheduler_.block_table(share.id), {first, first + share.num_tokens}});
+      step.back().tokens.assign(first, first + share.num_tokens);
     }
+    steps_.push_back(std::move(step));
+  }
+
+  void finish(SequenceId id) {
+    if (in_steps(id)) draining_.emplace(id, scheduler_.block_table(id));
+    scheduler_.finish(id);
+  }
+  bool may_start() const { return steps_.size() < (settings_.scheduler.run_ahead ? 2U : 1U); }
+  Step take_step() {
+    Step step = std::move(steps_.front());
+    steps_.pop_front();
+    return step;
+  }
+  bool in_steps(SequenceId id) const {
+    return std::any_of(steps_.begin(), steps_.end(), [id](const Step& step) {
+      return std::any_of(step.begin(), step.end(), [id](const Planned& planned) { return planned.share.id == id; });
+    });
   }
 
   void complete_step() {
-    const auto step = *std::exchange(step_, std::nullopt);
-    for (const Planned& planned : step) {
+    Step step = take_step();
+    for (Planned& planned : step) {
+      // As the worker does it; whoever got no token there does not run.
+      if (planned.share.sampled_before && sampled_.contains(planned.share.id))
+        planned.tokens = {sampled_.at(planned.share.id)};
       for (std::size_t i = 0; i < planned.tokens.size(); ++i) {
         kv_.write(planned.table, planned.share.first_position + static_cast<std::int64_t>(i), planned.tokens[i]);
       }
     }
+    sampled_.clear();
     for (const Planned& planned : step) {
+      if (planned.tokens.empty()) {
+        scheduler_.step_failed(planned.share.id);
+        ASSERT_FALSE(live_.contains(planned.share.id));
+        continue;
+      }
       const std::int64_t end = planned.share.first_position + planned.share.num_tokens;
       std::optional<std::int32_t> token;
       if (planned.share.sample) token = kv_.next_token(planned.table, end, kVocab);
+      if (token) sampled_.emplace(planned.share.id, *token);
       scheduler_.advance(planned.share.id, end, token);
       const auto live = live_.find(planned.share.id);
       if (live == live_.end() || !token) continue;
@@ -187,23 +228,25 @@ class Simulation {
     expected.insert(expected.end(), output.begin(), output.end());
     ASSERT_EQ(tokens, expected) << "sequence " << id;
     ++num_finished;
+    num_surplus += in_steps(id) ? 1 : 0;
     num_hits += scheduler_.num_cached_tokens(id);
     if (live->second.leased_at_end) {
       const auto count =
           (std::ssize(live->second.prompt) + settings_.scheduler.block_size - 1) / settings_.scheduler.block_size;
       leases_.push_back(scheduler_.finish_and_keep(id, static_cast<std::int32_t>(count)));
     } else {
-      scheduler_.finish(id);
+      finish(id);
     }
     live_.erase(live);
   }
 
   void fail_step() {
-    const auto step = *std::exchange(step_, std::nullopt);
+    const Step step = take_step();
+    sampled_.clear();
     for (const Planned& planned : step) {
       kv_.write(planned.table, planned.share.first_position, kGarbage);
       scheduler_.step_failed(planned.share.id);
-      if (live_.erase(planned.share.id) > 0) scheduler_.finish(planned.share.id);
+      if (live_.erase(planned.share.id) > 0) finish(planned.share.id);
     }
   }
 
@@ -247,8 +290,8 @@ class Simulation {
     for (const auto& [id, live] : live_) count(scheduler_.block_table(id));
     for (const auto& lease : leases_) count(lease);
     // Finished ones whose step or fetch still runs.
-    for (const Planned& planned : step_.value_or(std::vector<Planned>{})) {
-      if (!live_.contains(planned.share.id)) count(planned.table);
+    for (const auto& [id, table] : draining_) {
+      if (in_steps(id)) count(table);
     }
     for (const PlannedFetch& fetch : fetches_) {
       if (!live_.contains(fetch.order.id)) count(fetch.table);
@@ -267,7 +310,9 @@ class Simulation {
   std::map<SequenceId, Live> live_;
   std::vector<PlannedFetch> fetches_;
   std::vector<std::vector<kv::BlockId>> leases_;
-  std::optional<std::vector<Planned>> step_;
+  std::deque<Step> steps_;                                   ///< in flight, oldest first
+  std::map<SequenceId, std::int32_t> sampled_;               ///< by the last step
+  std::map<SequenceId, std::vector<kv::BlockId>> draining_;  ///< ended with steps in flight: their blocks
 };
 
 std::uint32_t base_seed() {
@@ -275,9 +320,9 @@ std::uint32_t base_seed() {
   return std::random_device{}();
 }
 
-void simulate(const Settings& settings) {
+void simulate_one_way(const Settings& settings) {
   const std::uint32_t base = base_seed();
-  std::int64_t preempted = 0, fetched = 0, finished = 0, hits = 0;
+  std::int64_t preempted = 0, fetched = 0, finished = 0, hits = 0, ahead = 0, surplus = 0;
   for (std::uint32_t run = 0; run < 40; ++run) {
     SCOPED_TRACE("TANDEM_SEED=" + std::to_string(base + run));
     Simulation simulation(settings, base + run);
@@ -287,6 +332,8 @@ void simulate(const Settings& settings) {
     fetched += simulation.num_fetched;
     finished += simulation.num_finished;
     hits += simulation.num_hits;
+    ahead += simulation.num_ahead;
+    surplus += simulation.num_surplus;
   }
   // The walk must really go where it matters.
   EXPECT_GT(preempted, 50);
@@ -294,6 +341,21 @@ void simulate(const Settings& settings) {
   EXPECT_GT(finished, 1'000);
   if (settings.scheduler.enable_prefix_caching) {
     EXPECT_GT(hits, 500);
+  }
+  if (settings.scheduler.run_ahead) {
+    EXPECT_GT(ahead, 1'000);
+    EXPECT_GT(surplus, 50);
+  } else {
+    EXPECT_EQ(ahead + surplus, 0);
+  }
+}
+
+void simulate(Settings settings) {
+  for (const bool run_ahead : {false, true}) {
+    SCOPED_TRACE(run_ahead ? "running ahead" : "step by step");
+    settings.scheduler.run_ahead = run_ahead;
+    simulate_one_way(settings);
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 

@@ -420,5 +420,98 @@ TEST_F(SchedulerTest, FetchedSequencesPassAHeadThatWaitsForTheirBlocks) {
   EXPECT_THAT(shares(step()), ElementsAre(Share(1, 9)));
 }
 
+// Running ahead.
+
+TEST_F(SchedulerTest, AStepAheadGoesOnWithWhatIsInFlight) {
+  make({.max_num_batched_tokens = 6, .run_ahead = true}, 16);
+  add(1, 9);
+  const Decision chunk = scheduler_->schedule();
+  EXPECT_THAT(shares(chunk), ElementsAre(Share(1, 6)));
+  const Decision rest = scheduler_->schedule();
+  EXPECT_THAT(shares(rest), ElementsAre(Share(1, 3)));
+  EXPECT_TRUE(rest.scheduled[0].sample);
+  EXPECT_FALSE(rest.scheduled[0].sampled_before);
+  complete(chunk);
+  const Decision ahead = scheduler_->schedule();
+  ASSERT_THAT(shares(ahead), ElementsAre(Share(1, 1)));
+  EXPECT_TRUE(ahead.scheduled[0].sampled_before) << "the token of the step before, not known yet";
+  EXPECT_EQ(ahead.scheduled[0].first_position, 9);
+  complete(rest);
+  EXPECT_EQ(scheduler_->tokens(1).size(), 10U);
+  complete(ahead);
+  EXPECT_EQ(scheduler_->tokens(1).size(), 11U);
+  const Decision next = scheduler_->schedule();
+  EXPECT_FALSE(next.scheduled[0].sampled_before) << "nothing was in flight";
+  complete(next);
+  scheduler_->finish(1);
+  expect_all_idle();
+}
+
+TEST_F(SchedulerTest, WithoutRunningAheadASequenceIsInOneStep) {
+  make({.max_num_batched_tokens = 6}, 16);
+  add(1, 9);
+  const Decision chunk = scheduler_->schedule();
+  EXPECT_THAT(scheduler_->schedule().scheduled, IsEmpty());
+  complete(chunk);
+}
+
+TEST_F(SchedulerTest, NobodyRunsPastItsLastToken) {
+  make({.run_ahead = true}, 16);
+  scheduler_->add({.id = 1, .prompt = prompt(5, 0), .max_tokens = 7});
+  const Decision first = scheduler_->schedule();
+  const Decision second = scheduler_->schedule();
+  EXPECT_THAT(shares(second), ElementsAre(Share(1, 1)));
+  complete(first);
+  EXPECT_THAT(scheduler_->schedule().scheduled, IsEmpty()) << "the seventh token is being sampled";
+  complete(second);
+  EXPECT_EQ(scheduler_->tokens(1).size(), 7U);
+}
+
+TEST_F(SchedulerTest, WhoMustSeeEachTokenIsNotRunAheadPastOne) {
+  make({.max_num_batched_tokens = 4, .run_ahead = true}, 16);
+  scheduler_->add({.id = 1, .prompt = prompt(6, 0), .step_by_step = true});
+  const Decision chunk = scheduler_->schedule();
+  const Decision last_chunk = scheduler_->schedule();
+  EXPECT_THAT(shares(last_chunk), ElementsAre(Share(1, 2))) << "of the prompt all is known";
+  complete(chunk);
+  EXPECT_THAT(scheduler_->schedule().scheduled, IsEmpty()) << "the first token is being sampled";
+  complete(last_chunk);
+  EXPECT_THAT(shares(scheduler_->schedule()), ElementsAre(Share(1, 1)));
+}
+
+TEST_F(SchedulerTest, NobodyIsPreemptedForAStepAhead) {
+  make({.run_ahead = true}, 4);
+  add(1, 7);
+  add(2, 7);
+  const Decision first = scheduler_->schedule();
+  EXPECT_THAT(shares(first), ElementsAre(Share(1, 7), Share(2, 7)));
+  const Decision ahead = scheduler_->schedule();
+  EXPECT_THAT(shares(ahead), ElementsAre(Share(1, 1), Share(2, 1))) << "the eighth slots";
+  complete(first);
+  const Decision short_of_blocks = scheduler_->schedule();
+  EXPECT_THAT(short_of_blocks.scheduled, IsEmpty());
+  EXPECT_THAT(short_of_blocks.preempted, IsEmpty());
+  complete(ahead);
+  const Decision after = step();
+  EXPECT_THAT(after.preempted, ElementsAre(2)) << "as it would have been without running ahead";
+  EXPECT_THAT(shares(after), ElementsAre(Share(1, 1)));
+  scheduler_->finish(1);
+  scheduler_->finish(2);
+  expect_all_idle();
+}
+
+TEST_F(SchedulerTest, KvBehindTheEndOfASequenceIsNotFiled) {
+  make({.run_ahead = true}, 8);
+  add(1, 7);
+  const Decision first = scheduler_->schedule();
+  const Decision ahead = scheduler_->schedule();  // fills the second block
+  complete(first);
+  scheduler_->finish(1);
+  EXPECT_EQ(pool_->num_used(), 2) << "the step ahead still writes there";
+  complete(ahead);
+  expect_all_idle();
+  EXPECT_EQ(pool_->num_cached(), 1);
+}
+
 }  // namespace
 }  // namespace tandem::engine

@@ -16,7 +16,7 @@ TEST_P(RowsTest, RmsNormMatchesDoubleAndKeepsStrides) {
     const auto x = random_floats(static_cast<std::size_t>(rows * ldx), 1, 3.0F);
     const auto weight = random_floats(static_cast<std::size_t>(cols), 2);
     std::vector<float> y(static_cast<std::size_t>(rows * ldy), 9.0F);
-    ops().rms_norm(team, x.data(), ldx, weight.data(), 1e-6F, rows, cols, y.data(), ldy);
+    ops().rms_norm(team, x.data(), ldx, weight.data(), nullptr, 1e-6F, rows, cols, y.data(), ldy);
     for (std::int64_t row = 0; row < rows; ++row) {
       double squares = 0;
       for (std::int64_t i = 0; i < cols; ++i) {
@@ -35,10 +35,10 @@ TEST_P(RowsTest, RmsNormMatchesDoubleAndKeepsStrides) {
     // In place, one row at a time, and with another number of threads: the same bits.
     ThreadTeam three(3);
     auto in_place = x;
-    ops().rms_norm(three, in_place.data(), ldx, weight.data(), 1e-6F, rows, cols, in_place.data(), ldx);
+    ops().rms_norm(three, in_place.data(), ldx, weight.data(), nullptr, 1e-6F, rows, cols, in_place.data(), ldx);
     for (std::int64_t row = 0; row < rows; ++row) {
       std::vector<float> alone(static_cast<std::size_t>(cols));
-      ops().rms_norm(team, x.data() + row * ldx, ldx, weight.data(), 1e-6F, 1, cols, alone.data(), cols);
+      ops().rms_norm(team, x.data() + row * ldx, ldx, weight.data(), nullptr, 1e-6F, 1, cols, alone.data(), cols);
       ASSERT_TRUE(bit_equal(alone, {y.data() + row * ldy, y.data() + row * ldy + cols}));
       ASSERT_TRUE(bit_equal(alone, {in_place.data() + row * ldx, in_place.data() + row * ldx + cols}));
     }
@@ -115,7 +115,7 @@ TEST_P(RowsTest, BrokenValuesShow) {
   std::vector<float> x(20, 1.0F);
   x[3] = nan;
   std::vector<float> y(20);
-  ops().rms_norm(team, x.data(), 20, weight.data(), 1e-6F, 1, 20, y.data(), 20);
+  ops().rms_norm(team, x.data(), 20, weight.data(), nullptr, 1e-6F, 1, 20, y.data(), 20);
   for (const float value : y) EXPECT_TRUE(std::isnan(value));
   std::vector<float> gate_up(40, 1.0F);
   gate_up[3] = nan;

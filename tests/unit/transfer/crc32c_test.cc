@@ -45,6 +45,22 @@ TEST(Crc32cTest, FastAndPortableFormsAgree) {
   }
 }
 
+TEST(Crc32cTest, CopyingGivesTheSameSumAndTheBytes) {
+  const std::vector<std::byte> bytes = random_bytes(20'000);
+  for (std::size_t size = 0; size < 9'000; size += size < 800 ? 1 : 97) {
+    for (const std::size_t shift : {0, 8, 64}) {
+      alignas(64) std::byte room[10'000];
+      std::memset(room, 0x55, sizeof room);
+      const std::span<const std::byte> part(bytes.data() + shift + 3, size);
+      ASSERT_EQ(copy_crc32c(room + shift, part, 0x1234), crc32c_portable(part, 0x1234)) << size << " to " << shift;
+      copies_visible();
+      ASSERT_EQ(std::memcmp(room + shift, part.data(), size), 0) << size << " to " << shift;
+      ASSERT_TRUE(size + shift == sizeof room || room[shift + size] == std::byte{0x55}) << "wrote too much";
+      ASSERT_TRUE(shift == 0 || room[shift - 1] == std::byte{0x55}) << "wrote before";
+    }
+  }
+}
+
 TEST(Crc32cTest, PartsChain) {
   const std::vector<std::byte> bytes = random_bytes(10'000);
   const std::uint32_t whole = crc32c(bytes);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bridge to C++: tokenizers and minijinja for `src/text/*.cc`.
+//! The bridge to C++: tokenizers, minijinja and llguidance for `src/text/*.cc`.
 //!
 //! Every function that can fail returns a `Result`, which is an exception on the C++ side; a panic of a library is
 //! caught and becomes one too. The text of an error starts with one letter for its kind: see [`Failure`].
 
+mod constraint;
 mod content;
+mod gbnf;
 mod gguf;
 mod python;
 mod rewrite;
@@ -14,6 +16,7 @@ mod tokenizer;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use constraint::{GrammarMatcher, Vocabulary};
 use template::ChatTemplate;
 use tokenizer::TextTokenizer;
 
@@ -48,6 +51,16 @@ mod ffi {
         /// `context` is one JSON object: the variables of the template.
         fn template_render(chat: &ChatTemplate, context: &[u8]) -> Result<Vec<u8>>;
         fn template_wants_content_parts(chat: &ChatTemplate) -> bool;
+
+        type Vocabulary;
+        type GrammarMatcher;
+        /// The bytes of token i end at ends[i]; `special` has one flag a token.
+        fn vocabulary_new(bytes: &[u8], ends: &[u32], special: &[u8], eos: u32) -> Result<Box<Vocabulary>>;
+        fn grammar_compile(vocabulary: &Vocabulary, kind: &[u8], source: &[u8]) -> Result<Box<GrammarMatcher>>;
+        fn matcher_copy(matcher: &GrammarMatcher) -> Result<Box<GrammarMatcher>>;
+        fn matcher_accept(matcher: &mut GrammarMatcher, token: u32) -> Result<()>;
+        fn matcher_finished(matcher: &GrammarMatcher) -> bool;
+        fn matcher_mask(matcher: &mut GrammarMatcher) -> Result<Vec<u32>>;
     }
 }
 
@@ -155,4 +168,30 @@ fn template_render(chat: &ChatTemplate, context: &[u8]) -> Outcome<Vec<u8>> {
 
 fn template_wants_content_parts(chat: &ChatTemplate) -> bool {
     chat.wants_content_parts()
+}
+
+fn vocabulary_new(bytes: &[u8], ends: &[u32], special: &[u8], eos: u32) -> Outcome<Box<Vocabulary>> {
+    guarded("indexing the vocabulary", || Ok(Box::new(Vocabulary::new(bytes, ends, special, eos)?)))
+}
+
+fn grammar_compile(vocabulary: &Vocabulary, kind: &[u8], source: &[u8]) -> Outcome<Box<GrammarMatcher>> {
+    guarded("compiling the grammar", || {
+        Ok(Box::new(vocabulary.compile(utf8(kind, "the kind")?, utf8(source, "the grammar")?)?))
+    })
+}
+
+fn matcher_copy(matcher: &GrammarMatcher) -> Outcome<Box<GrammarMatcher>> {
+    guarded("copying the grammar's state", || Ok(Box::new(matcher.copy())))
+}
+
+fn matcher_accept(matcher: &mut GrammarMatcher, token: u32) -> Outcome<()> {
+    guarded("following the grammar", || matcher.accept(token))
+}
+
+fn matcher_finished(matcher: &GrammarMatcher) -> bool {
+    matcher.finished()
+}
+
+fn matcher_mask(matcher: &mut GrammarMatcher) -> Outcome<Vec<u32>> {
+    guarded("asking the grammar for tokens", || matcher.mask())
 }

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structured output, tool calls and thoughts on the real model: what is asked for comes out, and it is the same
+colocated, through pull and through layerwise push, whole and streamed."""
+import json
+import re
+import unittest
+
+import tandem_processes as tandem
+
+FLAGS = ["--max-model-len", "1024", "--kv-cache-memory-bytes", "128M", "--enable-auto-tool-choice",
+         "--tool-call-parser", "hermes"]
+CHAT = "/v1/chat/completions"
+TOOLS = [{"type": "function", "function": {
+    "name": name, "description": "Tells the weather.", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"enum": [1, 2, 3]}},
+        "required": ["city", "days"], "additionalProperties": False}}} for name in ("get_weather", "get_climate")]
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer",
+          "minimum": 0, "maximum": 99}, "tags": {"type": "array", "items": {"enum": ["é", "b"]}, "maxItems": 2}},
+          "required": ["name", "age", "tags"], "additionalProperties": False, }
+TIGHT = {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}}
+CALL = r'<tool_call>\n\{"name": "get_weather", "arguments": \{"city": "[A-Z][a-z]{2,8}", "days": [1-3]\}\}\n</tool_call>'
+
+
+def body(**fields):
+    return {"messages": [{"role": "user", "content": "Tell me about the weather in Paris, please."}], "temperature": 0,
+            "max_tokens": 100, **fields}
+
+
+def joined(events):
+    """What a client makes of a stream: (message, finish_reason)."""
+    message, reason = {"content": "", "reasoning": "", "calls": []}, None
+    for event in events:
+        for choice in event["choices"]:
+            delta = choice["delta"]
+            message["content"] += delta.get("content") or ""
+            message["reasoning"] += delta.get("reasoning") or ""
+            for call in delta.get("tool_calls", []):
+                if call["index"] == len(message["calls"]):
+                    message["calls"].append({"id": call["id"], "name": call["function"]["name"], "arguments": ""})
+                else:
+                    assert "id" not in call and "name" not in call["function"], call
+                message["calls"][call["index"]]["arguments"] += call["function"].get("arguments", "")
+            reason = choice["finish_reason"] or reason
+    return message, reason
+
+
+def without_ids(answer):
+    text = json.dumps({key: value for key, value in answer.items() if key not in ("id", "created")})
+    return re.sub("chatcmpl-tool-[0-9a-f]{32}", "ID", text)
+
+
+class Structured(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.colocated = tandem.serve("colocated", *FLAGS).wait_ready()
+        cls.addClassCleanup(cls.colocated.stop)
+        cls.pairs = {}
+        for name, flags in (("pull", {}), ("layerwise", {"transfer": {"kv_connector": "MooncakeLayerwiseConnector"}})):
+            prefill = tandem.serve(f"P-{name}", *FLAGS, role="kv_producer", **flags)
+            cls.addClassCleanup(prefill.stop)
+            decode = tandem.serve(f"D-{name}", *FLAGS, role="kv_consumer", **flags)
+            cls.addClassCleanup(decode.stop)
+            prefill.wait_ready()
+            decode.wait_ready()
+            cls.pairs[name] = tandem.proxy([prefill], [decode]).wait_ready()
+            cls.addClassCleanup(cls.pairs[name].stop)
+
+    def everywhere(self, request):
+        """The colocated answer; the same must come through the proxies, and joined from streams."""
+        status, expected = self.colocated.post(CHAT, request)
+        self.assertEqual(status, 200, expected)
+        message = expected["choices"][0]["message"]
+        calls = [call["function"] for call in message["tool_calls"]]
+        for process in (self.colocated, *self.pairs.values()):
+            if process is not self.colocated:
+                status, answer = process.post(CHAT, request)
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(without_ids(answer), without_ids(expected))
+            streamed, reason = joined(process.stream(CHAT, request))
+            self.assertEqual(streamed["content"], message["content"] or "")
+            self.assertEqual([{"name": c["name"], "arguments": c["arguments"]} for c in streamed["calls"]], calls)
+            self.assertEqual(len({call["id"] for call in streamed["calls"]}), len(calls))
+            self.assertEqual(reason, expected["choices"][0]["finish_reason"])
+        return expected["choices"][0]
+
+    def test_json_of_a_schema(self):
+        choice = self.everywhere(body(**TIGHT))
+        value = json.loads(choice["message"]["content"])
+        self.assertEqual(set(value), {"name", "age", "tags"})
+        self.assertTrue(0 <= value["age"] <= 99)
+        self.assertEqual(choice["finish_reason"], "stop")
+        request = body(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA,
+                                                                               "strict": True}})
+        self.assertEqual(set(json.loads(self.everywhere(request)["message"]["content"])), {"name", "age", "tags"})
+
+    def test_choices_regexes_and_grammars(self):
+        for fields, pattern in (({"guided_choice": ["sunny", "rainy"]}, "sunny|rainy"),
+                                ({"guided_regex": "[0-9]{2}:[0-9]{2}"}, "[0-9]{2}:[0-9]{2}"),
+                                ({"guided_grammar": 'root ::= "it is " ("hot" | "cold")'}, "it is (hot|cold)"),
+                                ({"structured_outputs": {"grammar": 'start: "a" /[bc]{3}/'}}, "a[bc]{3}")):
+            choice = self.everywhere(body(**fields))
+            self.assertRegex(choice["message"]["content"], f"^({pattern})$")
+            self.assertEqual(choice["finish_reason"], "stop")
+
+    def test_free_text_around_tags(self):
+        request = body(max_tokens=60, response_format={
+            "type": "structural_tag", "triggers": ["<f="],
+            "structures": [{"begin": "<f=a>", "schema": {"enum": [1, 2]}, "end": "</f>"}]})
+        request["messages"][0]["content"] = "Write: <f=a>"
+        text = self.everywhere(request)["message"]["content"]
+        self.assertEqual(text.count("<f="), len(re.findall(r"<f=a>[12]</f>", text)))
+
+    def test_tools(self):
+        choice = self.everywhere(body(tools=TOOLS, guided_regex=CALL))
+        self.assertEqual(choice["finish_reason"], "tool_calls")
+        self.assertIsNone(choice["message"]["content"])
+        self.assertEqual(set(json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])), {"city", "days"})
+        choice = self.everywhere(body(tools=TOOLS, guided_regex=CALL + "\n" + CALL, max_tokens=200))
+        self.assertEqual(len(choice["message"]["tool_calls"]), 2)
+        # Cut off: no call, and the reason says so. A stream has told what it knew of the call by then.
+        request = body(tools=TOOLS, guided_regex=CALL, max_tokens=20)
+        status, answer = self.pairs["pull"].post(CHAT, request)
+        self.assertEqual((answer["choices"][0]["finish_reason"], answer["choices"][0]["message"]["tool_calls"]),
+                         ("length", []))
+        self.assertTrue(answer["choices"][0]["message"]["content"].startswith("<tool_call>"))
+        self.assertEqual(joined(self.pairs["pull"].stream(CHAT, request))[1], "length")
+
+    def test_forced_tools(self):
+        named = {"type": "function", "function": {"name": "get_climate"}}
+        choice = self.everywhere(body(tools=TOOLS, tool_choice=named))
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.assertEqual(choice["message"]["tool_calls"][0]["function"]["name"], "get_climate")
+        choice = self.everywhere(body(tools=TOOLS, tool_choice="required", parallel_tool_calls=False))
+        self.assertEqual(choice["finish_reason"], "tool_calls")
+        self.assertEqual(choice["message"]["content"], "")
+        call, = choice["message"]["tool_calls"]
+        self.assertIn(json.loads(call["function"]["arguments"])["days"], (1, 2, 3))
+
+    def test_with_sampling_several_choices_stop_and_log_probabilities(self):
+        request = body(**TIGHT, n=3, temperature=1.5, seed=5, logprobs=True, top_logprobs=2, min_tokens=4)
+        status, answer = self.colocated.post(CHAT, request)
+        self.assertEqual(status, 200, answer)
+        for choice in answer["choices"]:
+            self.assertEqual(set(json.loads(choice["message"]["content"])), {"name", "age", "tags"})
+        for proxy in self.pairs.values():
+            self.assertEqual(without_ids(proxy.post(CHAT, request)[1]), without_ids(answer))
+        choice = self.everywhere(body(**TIGHT, stop=['"age"']))
+        self.assertEqual(choice["stop_reason"], '"age"')
+        self.assertTrue(choice["message"]["content"].endswith(","))
+
+    def test_completions_too(self):
+        for process in (self.colocated, *self.pairs.values()):
+            answer = process.complete("The weather is", guided_choice=["nice", "bad"])
+            self.assertIn(answer["choices"][0]["text"], ("nice", "bad"))
+
+    def test_what_is_no_schema_is_refused(self):
+        for fields, words in (({"guided_json": {"type": "thing"}}, "thing"), ({"guided_regex": "["}, "guided_regex"),
+                              ({"guided_choice": []}, "empty list"), ({"guided_json": "{"}, "guided_json"),
+                              ({"response_format": {"type": "json_schema"}}, "must be provided"),
+                              ({"guided_regex": "a", "guided_choice": ["b"]}, "only use one kind")):
+            for process in (self.colocated, *self.pairs.values()):
+                for stream in (False, True):
+                    status, answer = process.post(CHAT, body(**fields, stream=stream))
+                    self.assertEqual(status, 400, answer)
+                    self.assertIn(words, answer["error"]["message"])
+
+
+class Preempted(unittest.TestCase):
+    def test_a_grammar_outlives_a_preemption(self):
+        with_room = tandem.serve("room", *FLAGS).wait_ready()
+        self.addCleanup(with_room.stop)
+        without = tandem.serve("tight", "--max-model-len", "512", "--num-gpu-blocks-override", "12",
+                               "--no-enable-prefix-caching").wait_ready()
+        self.addCleanup(without.stop)
+        fields = dict(guided_regex="([a-z]{3,6} ){30}end", max_tokens=150, temperature=1.0)
+        expected = [with_room.complete(f"Words {i}:", **{**fields, "seed": i})["choices"][0]["text"] for i in range(4)]
+        background = [tandem.Background(lambda i=i: without.post(
+            "/v1/completions", {"prompt": f"Words {i}:", **fields, "seed": i})) for i in range(4)]
+        for i, each in enumerate(background):
+            status, answer = each.result(100)
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["text"], expected[i])
+            self.assertRegex(expected[i], "^([a-z]{3,6} ){30}end$")
+        self.assertGreater(without.metric("vllm:num_preemptions_total"), 0)
+
+
+class Thoughts(unittest.TestCase):
+    def test_thoughts_go_where_they_belong(self):
+        plain = tandem.serve("plain", *FLAGS).wait_ready()
+        self.addCleanup(plain.stop)
+        text = plain.post(CHAT, body(max_tokens=12))[1]["choices"][0]["message"]["content"]
+        pair = tandem.Pair(*FLAGS, "--reasoning-parser", "qwen3")
+        self.addCleanup(pair.stop)
+        for process in (pair.decode, pair.proxy):
+            for thinking, field in ((True, "reasoning"), (False, "content")):
+                request = body(max_tokens=12, chat_template_kwargs={"enable_thinking": thinking})
+                message = process.post(CHAT, request)[1]["choices"][0]["message"]
+                self.assertEqual(message[field], text)
+                self.assertEqual(message["content" if thinking else "reasoning_content"], None)
+                streamed, _ = joined(process.stream(CHAT, request))
+                self.assertEqual(streamed[field], text)
+        status, answer = pair.proxy.post(CHAT, body(guided_regex="a"))
+        self.assertEqual(status, 400)
+        self.assertIn("</think>", answer["error"]["message"])
+
+
+if __name__ == "__main__":
+    unittest.main()
