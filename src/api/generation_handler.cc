@@ -102,6 +102,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     while (true) {
       auto news = co_await generation_->next();
       if (!news) break;
+      refuse_cut_answer(news->output);
       if (!news->output.error.ok()) {
         fail(news->output.error);
         co_await refuse(Refusal(news->output.error));
@@ -125,6 +126,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     while (true) {
       auto news = co_await generation_->next();
       if (!news) break;
+      refuse_cut_answer(news->output);
       if (!news->output.error.ok()) {
         fail(news->output.error);
         if (begun)
@@ -185,6 +187,15 @@ class Answering : public std::enable_shared_from_this<Answering> {
     if (!co_await write(std::move(done))) co_return;
     const auto ended = co_await exchange_->end_stream();
     if (!ended) log::debug("request {}: {}", job_.id, ended.error().message());
+  }
+
+  /// Behind another process an answer that we end because we stop must not look whole: its client's server goes on.
+  void refuse_cut_answer(engine::Output& output) const {
+    if (context_->parts.bearer.empty() || output.finish != engine::FinishReason::kAbort) return;
+    output.error = Status(Code::kUnavailable,
+                          fmt::format("the process with data-parallel rank {} of the instance is stopping",
+                                      context_->config.data_parallel.start_rank),
+                          Scope::kPeer);
   }
 
   void fail(const Status& error) {

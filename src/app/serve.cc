@@ -54,6 +54,10 @@ class ServeSession {
     io_.run();
     if (loader_.joinable()) loader_.join();
     if (stopper_.joinable()) stopper_.join();
+    {
+      const std::scoped_lock lock(news_->mutex);
+      news_->over = true;
+    }
     service_.reset();
     server_.reset();
     return outcome_;
@@ -132,7 +136,9 @@ class ServeSession {
       const std::scoped_lock lock(processes_mutex_);
       processes_ = std::move(processes);
     };
-    hooks.processes_changed = [this] {
+    hooks.processes_changed = [this, news = news_] {
+      const std::scoped_lock lock(news->mutex);
+      if (news->over) return;
       asio::post(io_, [this] {
         if (service_) service_->instance_changed();
       });
@@ -202,7 +208,14 @@ class ServeSession {
     asio::co_spawn(io_, server_->stop(kDrain), [this](const std::exception_ptr&) { io_.stop(); });
   }
 
+  /// The links between processes live as long as the instance, longer than io_.
+  struct News {
+    std::mutex mutex;
+    bool over = false;  // guarded by mutex: nobody may post any more
+  };
+
   const config::ServeConfig& config_;
+  const std::shared_ptr<News> news_ = std::make_shared<News>();
   std::unique_ptr<Instance> instance_;  // before io_: suspended handlers, which use the engine, die with io_
   asio::io_context io_{1};
   asio::signal_set signals_;
