@@ -70,7 +70,15 @@ void ServeOptions::add_parallel(FlagList& flags) {
   flags.toggle("--headless", "ranks of an instance whose first process is elsewhere; no API here", data.headless,
                false);
   flags.toggle("--enable-expert-parallel", "spread the experts over all ranks", config_.expert_parallel, false);
-  flags.one("--api-server-count", "N", "threads that serve HTTP", "1", integer_into(data.api_server_count, 1, 64))
+  flags
+      .one("--api-server-count", "N", "one thread serves HTTP, whatever the number", "1",
+           [&flags](const std::string& value) -> Result<void> {
+             TANDEM_ASSIGN(const std::int64_t count, parse_integer(value, 1, 64));
+             if (count > 1)
+               flags.notes().push_back(fmt::format(
+                   "--api-server-count {} is ignored: one thread serves HTTP, and does no more than that", count));
+             return {};
+           })
       .short_form("-asc");
   const auto only_one = [&flags](std::string name, std::string short_name, std::string what) {
     flags

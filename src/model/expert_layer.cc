@@ -31,6 +31,11 @@ ExpertLayer::ExpertLayer(const ModelConfig& config, const ExpertPlacement& place
       own_(own_experts(placement, config.num_experts)),
       hidden_(config.hidden_size),
       inner_(config.moe_intermediate_size) {
+  // A step may choose any of them, however few the steps before did.
+  const auto experts = static_cast<std::size_t>(own_.size());
+  ends_.reserve(experts);
+  gate_groups_.reserve(experts);
+  down_groups_.reserve(experts);
   if (group_ == nullptr) return;
   for (int process = 0; process < group_->size(); ++process)
     process_of_.insert(process_of_.end(),

@@ -62,7 +62,7 @@ TEST(Sizing, TakesTheShareThatTheUserGivesToWeightsAndKv) {
   config.memory_utilization = 0.5;
   const std::int64_t weights = estimated_weight_bytes(small_model(), config);
   EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks,
-            (32 * kGiB - weights) / (16 * 1024));
+            (32 * kGiB - weights - estimated_activation_bytes(small_model(), config)) / (16 * 1024));
   // Never more than all requests together can use.
   config.max_num_seqs = 8;
   EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks, 8 * 4096 / 16);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "config/command_line.h"
+
 namespace tandem::cluster {
 namespace {
 
@@ -225,6 +227,26 @@ TEST_F(DeploymentFile, NetworksThatCannotBeAreRefused) {
               HasSubstr("connector is 'push', expected pull or layerwise"));
   EXPECT_THAT(error("engine_id: \"2\"}", "engine_id: \"2\", flags: [--headless]}"),
               HasSubstr("at least one prefill and one decode instance, found 1 and 0"));
+}
+
+TEST(Deployment, TheGuidesDeploymentsHaveAllTheirRanks) {
+  const auto no_variables = [](const std::string&) { return std::optional<std::string>(); };
+  for (const auto& [file, ranks] : {std::pair("qwen3-moe-2p1d", 64), std::pair("qwen3-moe-2p2d", 32)}) {
+    config::UpConfig config;
+    config.deployment_file = std::string("examples/") + file + ".yaml";
+    const auto deployment = make_deployment(config, counting_ports(), 2);
+    ASSERT_TRUE(deployment) << deployment.error().to_string();
+    EXPECT_EQ(deployment->network.value().hosts,
+              (std::vector<std::string>{"192.0.0.1", "192.0.0.2", "192.0.0.3", "192.0.0.4"}));
+    int counted = 0;
+    for (const ProcessSpec& process : deployment->processes) {
+      const auto line = config::parse_command_line(process.arguments, no_variables);
+      ASSERT_TRUE(line) << process.name << ": " << line.error().message();
+      if (const auto* serve = std::get_if<config::ServeConfig>(&line->command))
+        counted += serve->data_parallel.local * serve->tensor_parallel_size;
+    }
+    EXPECT_EQ(counted, ranks);
+  }
 }
 
 }  // namespace
