@@ -22,6 +22,7 @@
 #include "app/rank_place.h"
 #include "base/log.h"
 #include "net/http_server.h"
+#include "net/tls.h"
 
 namespace tandem::app {
 namespace {
@@ -108,6 +109,14 @@ class ServeSession {
     server_ = net::HttpServer::create(io_.get_executor(), limits);
     service_.emplace(config_, instance_->service_parts());
     service_->install(*server_);
+    if (!config_.ssl_certfile.empty()) {
+      const net::TlsFiles files{config_.ssl_certfile, config_.ssl_keyfile,
+                                config_.ssl_cert_reqs > 0 ? config_.ssl_ca_certs : "", config_.ssl_cert_reqs == 2};
+      if (auto secured = server_->use_tls(files); !secured) {
+        fail(secured.error());
+        return;
+      }
+    }
     auto port = server_->listen(config_.host, http_port_->port());
     http_port_->release();
     if (!port) {
@@ -116,7 +125,8 @@ class ServeSession {
     }
     ready_ = true;
     watch_health();
-    log::info("Starting Tandem API server on http://{}:{}", config_.host.empty() ? "0.0.0.0" : config_.host, *port);
+    log::info("Starting Tandem API server on {}://{}:{}", config_.ssl_certfile.empty() ? "http" : "https",
+              config_.host.empty() ? "0.0.0.0" : config_.host, *port);
     log::info("Application startup complete.");
   }
 

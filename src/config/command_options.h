@@ -30,12 +30,13 @@ class ServeOptions {
   void add_model(FlagList& flags);
   void add_cache(FlagList& flags);
   void add_scheduler(FlagList& flags);
-  void add_frontend(FlagList& flags);
+  void add_frontend(FlagList& flags);  // serve_frontend_options.cc, with finish_frontend
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
   void add_refused(FlagList& flags);
   void add_accepted(FlagList& flags);
   Result<void> merge_hf_overrides();
+  Result<void> finish_frontend(const Environment& environment);
   Result<void> finish_parallel();
   Result<void> read_environment(const Environment& environment);
 

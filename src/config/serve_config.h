@@ -123,6 +123,12 @@ struct ServeConfig {
   // Frontend.
   std::string host;  ///< empty: all interfaces
   std::uint16_t port = 8000;
+  std::vector<std::string> api_keys;                    ///< --api-key or VLLM_API_KEY; empty: the server is open
+  std::string ssl_certfile, ssl_keyfile, ssl_ca_certs;  ///< PEM files; no certfile: plain HTTP
+  int ssl_cert_reqs = 0;  ///< clients' certificates: 0 none, 1 checked if there, 2 required
+  std::string root_path;  ///< prefix that a gateway leaves on paths; "" or "/..." without a slash at its end
+  std::vector<std::string> allowed_origins{"*"}, allowed_methods{"*"}, allowed_headers{"*"};  ///< CORS
+  bool allow_credentials = false;
   std::string chat_template;  ///< path or one-line literal; empty: the checkpoint's
   ContentFormat content_format = ContentFormat::kAuto;
   std::string response_role = "assistant";

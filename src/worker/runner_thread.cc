@@ -44,7 +44,8 @@ void RunnerThread::submit(std::shared_ptr<StepPlan> plan, std::function<void(Res
 
 Result<StepResult> RunnerThread::run_plan(StepPlan& plan, const std::stop_token& stop, const Step& step) {
   before_.fill_in(plan);
-  Result<StepResult> result = plan.sequences.empty() ? StepResult{.step = plan.step, .sampled = {}} : step(plan, stop);
+  Result<StepResult> result =
+      plan.sequences.empty() ? StepResult{.step = plan.step, .prompts = {}, .sampled = {}} : step(plan, stop);
   before_.complete(result);
   return result;
 }
