@@ -31,6 +31,8 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     request.prompt = job.prompts[prompt].ids;
     auto sampling = std::make_shared<worker::SamplingParams>(job.sampling);
     sampling->seed = choice_seed(job.sampling_fields, context.config.seed, job.base_id, k);
+    // A prefiller's answer is not the client's: the decoder computes the prompt if its log-probabilities are wanted.
+    if (job.kv.remote_decode || !job.kv.push_to.empty()) sampling->prompt_logprobs.reset();
     request.sampling = std::move(sampling);
     request.grammar = job.grammar;
     request.grammar_after = job.grammar_after;

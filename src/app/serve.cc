@@ -23,6 +23,7 @@
 #include "app/rank_place.h"
 #include "base/log.h"
 #include "net/http_server.h"
+#include "net/tls.h"
 
 namespace tandem::app {
 namespace {
@@ -104,6 +105,10 @@ class ServeSession {
   }
 
   Result<void> listen() {
+    if (!config_.ssl_certfile.empty() && !config_.data_parallel.headless) {
+      TANDEM_TRY(server_->use_tls({config_.ssl_certfile, config_.ssl_keyfile,
+                                   config_.ssl_cert_reqs > 0 ? config_.ssl_ca_certs : "", config_.ssl_cert_reqs == 2}));
+    }
     TANDEM_ASSIGN(listening_port_, server_->listen(config_.host, http_port_->port()));
     http_port_->release();
     return {};
@@ -166,7 +171,9 @@ class ServeSession {
     if (instance_->processes()) instance_->processes()->cluster().serving();
     ready_ = true;
     watch_health();
-    log::info("Starting Tandem {} server on http://{}:{}", config_.data_parallel.headless ? "internal API" : "API",
+    const bool headless = config_.data_parallel.headless;
+    log::info("Starting Tandem {} server on {}://{}:{}", headless ? "internal API" : "API",
+              config_.ssl_certfile.empty() || headless ? "http" : "https",
               config_.host.empty() ? "0.0.0.0" : config_.host, listening_port_);
     log::info("Application startup complete.");
   }
