@@ -115,8 +115,8 @@ Result<std::unique_ptr<Processes>> Processes::start(const config::ServeConfig& c
 Result<model::ExpertPlacement> Processes::wait_for_all() {
   TANDEM_ASSIGN(const auto all, cluster_->wait_for_all());
   model::ExpertPlacement placement;
-  placement.num_ranks = total_ranks_ * tensor_parallel_;
   if (!together_) return placement;
+  placement.num_ranks = total_ranks_ * tensor_parallel_;
   placement.group = &cluster_->group();
   for (const comm::ProcessInfo& process : all) placement.first_rank.push_back(process.first_rank * tensor_parallel_);
   placement.first_rank.push_back(placement.num_ranks);
