@@ -74,8 +74,8 @@ ValueKind kind_of_property(const json::value& schema) {
 
 /// The JSON of a whole value.
 std::string converted(ValueKind kind, std::string_view text) {
-  if (lower(text) == "null") return "null";
-  const std::string small = lower(text);
+  std::string small = lower(text);
+  if (small == "null") return small;
   switch (kind) {
     case ValueKind::kText:
       break;
