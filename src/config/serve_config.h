@@ -88,7 +88,6 @@ struct DataParallel {
   std::string address = "127.0.0.1";  ///< of the first process
   std::uint16_t rpc_port = 29550;     ///< there
   bool headless = false;              ///< not the first process: no API here, the first one's is in front of it
-  std::int32_t api_server_count = 1;
 
   bool one_process() const { return local == size; }
 };

@@ -50,7 +50,16 @@ void ServeOptions::add_parallel(FlagList& flags) {
   flags.toggle("--headless", "ranks of an instance whose first process is elsewhere; no API here", data.headless,
                false);
   flags.toggle("--enable-expert-parallel", "spread the experts over all ranks", config_.expert_parallel, false);
-  flags.one("--api-server-count", "N", "threads that serve HTTP", "1", integer_into(data.api_server_count, 1, 64))
+  flags
+      .one("--api-server-count", "N", "processes that serve HTTP in vLLM; here one thread does", "1",
+           [&flags](const std::string& value) -> Result<void> {
+             TANDEM_ASSIGN(const std::int64_t count, parse_integer(value, 1, 64));
+             if (count > 1)
+               flags.notes().push_back(fmt::format(
+                   "--api-server-count {}: does nothing here, one thread serves all HTTP and is not what limits",
+                   count));
+             return {};
+           })
       .short_form("-asc");
   const auto only_one = [&flags](std::string name, std::string short_name, std::string what) {
     flags
