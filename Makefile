@@ -8,7 +8,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help build demo test parity faults lint asan tsan clang fuzz bench format clean
+.PHONY: help build demo test parity faults example-model deployments long-context lint asan tsan clang fuzz bench format clean
 
 help:
 	@echo "make build   build/tandem, the one binary"
@@ -16,6 +16,9 @@ help:
 	@echo "make test    build and run all tests"
 	@echo "make parity  the table of every connector, TP and block size against one process (4 minutes)"
 	@echo "make faults  1,000 requests of each flow while instances die and clients leave"
+	@echo "make example-model  the small Qwen3-MoE of examples/qwen3-moe-*"
+	@echo "make deployments    both of them with all ranks, a node a network namespace (root), against one process"
+	@echo "make long-context   a request of 131,072 positions through prefiller and decoder (4 minutes)"
 	@echo "make lint    formatting, layers, coroutine rules, clang-tidy"
 	@echo "make asan    tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan    tests under ThreadSanitizer"
@@ -63,6 +66,21 @@ faults: build-tests
 	$(call say,requests under faults at random)
 	TANDEM_BINARY=build/release/tandem python3 tests/e2e/random_faults.py --connector pull
 	TANDEM_BINARY=build/release/tandem python3 tests/e2e/random_faults.py --connector layerwise
+
+example-model: build
+	@tools/setup.sh test
+	cmake --build build/product --parallel $(JOBS) --target tandem-make-model
+	$(call say,a small Qwen3-MoE)
+	@tools/make_example_model.sh build/product
+
+deployments: example-model
+	$(call say,the two deployments of the guides)
+	TANDEM_BINARY=build/tandem python3 tests/e2e/deployments_table.py
+
+long-context: example-model
+	$(call say,131072 positions through prefiller and decoder)
+	TANDEM_BINARY=build/tandem TANDEM_MAKE_MODEL=build/product/tools/make_model/tandem-make-model \
+	  python3 tests/e2e/long_context.py
 
 lint:
 	@tools/setup.sh lint

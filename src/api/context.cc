@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "api/front.h"
+
 namespace tandem::api {
 namespace {
 
@@ -25,9 +27,19 @@ Context::Context(const config::ServeConfig& serve_config, ServiceParts service_p
   TANDEM_ASSERT(!config.served_model_names.empty(), "a service needs a model name");
   max_text_bytes = static_cast<std::size_t>(std::max<std::int64_t>(1, max_model_len())) *
                    longest_token_bytes(parts.tokenizer.get()) * kNormalizerSlack;
-  if (!parts.tokenizer) return;
-  const std::vector<std::int32_t>& eos = parts.engine->options().eos_token_ids;
-  grammars.emplace(parts.tokenizer, parts.vocab_size, eos.empty() ? -1 : eos.front());
+  if (parts.tokenizer) {
+    const std::vector<std::int32_t>& eos = parts.engine->options().eos_token_ids;
+    grammars.emplace(parts.tokenizer, parts.vocab_size, eos.empty() ? -1 : eos.front());
+  }
+  if (!parts.instance_view) return;
+  const config::DataParallel& data = config.data_parallel;
+  front =
+      std::make_shared<Front>(Front::Options{.view = parts.instance_view,
+                                             .num_own_ranks = data.local,
+                                             .num_ranks = data.size,
+                                             .block_size = config.block_size,
+                                             .blocks_per_rank = std::max(1, engine().stats().num_blocks / data.local),
+                                             .max_num_seqs = config.max_num_seqs});
 }
 
 bool Context::knows_model(const std::string& name) const {

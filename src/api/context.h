@@ -5,6 +5,7 @@
 
 #include <boost/asio/thread_pool.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +22,9 @@
 #include "text/tokenizer.h"
 
 namespace tandem::api {
+
+class Front;
+struct InstanceView;
 
 /// What GET /tandem/info says of KV transfer; empty texts without a connector.
 struct TransferInfo {
@@ -42,6 +46,9 @@ struct ServiceParts {
   SamplingDefaults defaults;
   std::int32_t vocab_size = 0;  ///< of the model
   TransferInfo transfer;
+  /// First process of several: what it knows of the others; called on the server's thread. Empty: there are none.
+  std::function<InstanceView()> instance_view;
+  std::string bearer;  ///< other processes than the first: only requests with this token are answered; "": all are
 };
 
 struct Context {
@@ -65,6 +72,7 @@ struct Context {
   std::int64_t in_flight = 0;  ///< generation requests being answered
   HandedOver handed_over;
   std::optional<text::GrammarCompiler> grammars;  ///< none without a tokenizer
+  std::shared_ptr<Front> front;                   ///< nullptr: no ranks elsewhere
 
  private:
   std::mutex random_mutex_;

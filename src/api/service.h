@@ -3,7 +3,9 @@
 // parsed and tokenised on a helper thread, so that /health answers meanwhile.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "api/context.h"
 #include "net/http_server.h"
@@ -15,9 +17,15 @@ class Service {
   Service(const config::ServeConfig& config, ServiceParts parts);
   /// Adds the routes. Handlers share the context, so they may outlive the service, but not the engine.
   void install(net::HttpServer& server);
+  /// A process of the instance came or went (ServiceParts::instance_view). On the server's thread.
+  void instance_changed();
 
  private:
   std::shared_ptr<Context> context_;
 };
+
+/// For a server that listens before its service is there: the usual paths answer 503 and say what it waits for. A
+/// service that is installed later takes their place.
+void install_starting(net::HttpServer& server, std::function<std::string()> waiting_for);
 
 }  // namespace tandem::api

@@ -5,13 +5,17 @@
 #include <boost/json.hpp>
 #include <chrono>
 
+#include "api/access.h"
 #include "api/aside.h"
 #include "api/chat_prompt.h"
+#include "api/front.h"
 #include "api/handlers.h"
 #include "api/json_writer.h"
 #include "api/request.h"
 #include "base/log.h"
 #include "config/version.h"
+#include "net/relay.h"
+#include "obs/merge.h"
 
 namespace tandem::api {
 namespace {
@@ -49,7 +53,7 @@ Outcome<std::string> tokenize_json(const Context& context, const net::HttpReques
     TANDEM_ASSIGN(const auto prompt, body.text("prompt"));
     text = *prompt;
   } else {
-    TANDEM_ASSIGN(ChatPrompt prompt, render_chat_prompt(context, body));
+    TANDEM_ASSIGN(ChatPrompt prompt, render_chat_prompt(context, body, false));
     text = std::move(prompt.text);
   }
   TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", is_prompt));
@@ -155,8 +159,8 @@ net::HttpResponse response_of(const Outcome<std::string>& body) {
 
 }  // namespace
 
-void add_common_headers(const Context&, const net::HttpRequest& request, net::Headers& headers) {
-  if (request.headers.find("origin")) headers.set("Access-Control-Allow-Origin", "*");
+void add_common_headers(const Context& context, const net::HttpRequest& request, net::Headers& headers) {
+  add_cors_headers(context.config, request, headers);
 }
 
 net::Task<bool> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response) {
@@ -197,7 +201,9 @@ net::Task<void> handle_detokenize(ContextPtr context, ExchangePtr exchange) {
 }
 
 net::Task<void> handle_health(ContextPtr context, ExchangePtr exchange) {
+  const Status incomplete = context->front ? context->front->incomplete() : Status();
   net::HttpResponse response(context->engine().healthy() ? 200 : 503, "", "");
+  if (!incomplete.ok()) response = error_response(Refusal(503, "ServiceUnavailableError", incomplete.message()));
   co_await send(context, exchange, std::move(response));
 }
 
@@ -213,6 +219,12 @@ net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange) {
 
 net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
   std::string text = context->parts.metrics->expose();
+  if (context->front) {
+    net::ClientRequest request("GET", "/metrics");
+    auto texts = co_await context->front->ask_others(exchange->executor(), std::move(request));
+    texts.push_back(std::move(text));
+    text = obs::merge_expositions(texts);
+  }
   if (context->config.disable_log_stats) text = without_vllm_metrics(text);
   net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
   co_await send(context, exchange, std::move(response));
@@ -220,12 +232,26 @@ net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
 
 net::Task<void> handle_reset_prefix_cache(ContextPtr context, ExchangePtr exchange) {
   if (!context->engine().reset_prefix_cache()) log::warning("the prefix cache was not reset: blocks are in use");
+  if (context->front) {
+    net::ClientRequest request("POST", "/reset_prefix_cache");
+    (void)co_await context->front->ask_others(exchange->executor(), std::move(request));
+    context->front->forget_prompts();
+  }
   net::HttpResponse response(200, "", "");
   co_await send(context, exchange, std::move(response));
 }
 
 net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange) {
   auto body = release_json(*context, exchange->request());
+  if (context->front) {
+    // Who has the KV knows its lease; the others ignore it.
+    net::ClientRequest request("POST", "/tandem/release");
+    request.headers = net::request_headers(exchange->request().headers);
+    request.body = exchange->request().body;
+    const auto answers = co_await context->front->ask_others(exchange->executor(), std::move(request));
+    for (const std::string& answer : answers)
+      if (answer.find("true") != std::string::npos) body = answer;
+  }
   net::HttpResponse response(200, "application/json", body ? *body : R"({"released":false})");
   co_await send(context, exchange, std::move(response));
 }

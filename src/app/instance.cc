@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
+#include "model/expert_placement.h"
 #include "model/hf_metadata.h"
 #include "model/weights.h"
 #include "worker/model_worker.h"
@@ -74,7 +75,20 @@ Result<model::ModelOptions> model_options(const config::ServeConfig& config) {
   options.float32_rest = config.dtype == config::DType::kFloat32;
   options.tensor_parallel_size = config.tensor_parallel_size;
   options.kv_element = kv_element(config.kv_cache_type);
+  // Over several processes wait_for_all() says which has which ranks.
+  if (config.expert_parallel) options.experts.num_ranks = config.data_parallel.size * config.tensor_parallel_size;
   return options;
+}
+
+/// The experts of each layer that this process will have.
+model::ExpertRange local_experts(const config::ServeConfig& config, std::int32_t num_experts) {
+  const config::DataParallel& data = config.data_parallel;
+  if (!config.expert_parallel || data.one_process()) return {0, num_experts};
+  const std::int32_t first = data.start_rank * config.tensor_parallel_size;
+  const std::int32_t last = first + data.local * config.tensor_parallel_size - 1;
+  const std::int32_t ranks = data.size * config.tensor_parallel_size;
+  return {model::experts_of_rank(num_experts, ranks, first).begin,
+          model::experts_of_rank(num_experts, ranks, last).end};
 }
 
 std::string random_engine_id() {
@@ -140,26 +154,31 @@ Instance::Instance(const config::ServeConfig& config)
 
 Instance::~Instance() { stop(); }
 
-Result<std::unique_ptr<Instance>> Instance::load(const config::ServeConfig& config,
-                                                 const std::function<void()>& before_transfer) {
-  if (!config.data_parallel.one_process())
-    return Status(Code::kUnsupported,
-                  fmt::format("--data-parallel-size {} over several processes is not in this version; expected all "
-                              "ranks here (--data-parallel-size-local is {})",
-                              config.data_parallel.size, config.data_parallel.local),
-                  Scope::kProcess);
+Result<std::unique_ptr<Instance>> Instance::load(const config::ServeConfig& config, const Hooks& hooks) {
   std::unique_ptr<Instance> instance(new Instance(config));
   if (config.load_format == config::LoadFormat::kStub)
-    TANDEM_TRY(instance->load_stub());
+    TANDEM_TRY(instance->load_stub(hooks));
   else
-    TANDEM_TRY(instance->load_model());
-  before_transfer();
+    TANDEM_TRY(instance->load_model(hooks));
+  hooks.before_transfer();
   TANDEM_TRY(instance->start_transfer());
   instance->start_engine();
   return instance;
 }
 
-Result<void> Instance::load_model() {
+/// Before anything large is read: a process whose flags do not fit to the others' is told now.
+Result<void> Instance::join_processes(const Hooks& hooks, model::ModelOptions& options) {
+  if (config_.data_parallel.one_process()) return {};
+  TANDEM_ASSIGN(processes_, Processes::start(config_, {.http_port = hooks.http_port,
+                                                       .checkpoint = checkpoint_.get(),
+                                                       .model = options,
+                                                       .changed = hooks.processes_changed}));
+  hooks.on_processes(processes_);
+  TANDEM_ASSIGN(options.experts, processes_->wait_for_all());
+  return {};
+}
+
+Result<void> Instance::load_model(const Hooks& hooks) {
   const auto start = std::chrono::steady_clock::now();
   TANDEM_ASSIGN(const json::value overrides, parse_json(config_.hf_overrides));
   TANDEM_ASSIGN(checkpoint_, model::Checkpoint::open(config_.model, overrides.as_object()));
@@ -174,9 +193,10 @@ Result<void> Instance::load_model() {
   TANDEM_ASSIGN(options.model, model_options(config_));
   auto one_block = model::kv_layouts(checkpoint_->config(), options.model, config_.block_size, 1);
   if (!one_block) return one_block.error().context("--tensor-parallel-size");
-  TANDEM_ASSIGN(const Sizing sizing,
-                size_instance(config_, checkpoint_->config(), *one_block, available_memory_bytes(),
-                              static_cast<std::int64_t>(model::packed_linear_bytes(*checkpoint_, options.model))));
+  const std::size_t weight_bytes = model::packed_linear_bytes(
+      *checkpoint_, options.model, local_experts(config_, checkpoint_->config().num_experts));
+  TANDEM_ASSIGN(const Sizing sizing, size_instance(config_, checkpoint_->config(), *one_block, available_memory_bytes(),
+                                                   static_cast<std::int64_t>(weight_bytes)));
   if (!sizing.note.empty()) log::warning("{}", sizing.note);
   max_model_len_ = sizing.max_model_len;
   TANDEM_ASSIGN(ThreadPlacement placement,
@@ -192,6 +212,8 @@ Result<void> Instance::load_model() {
   options.planned_decodes = config_.planned_decodes * config_.data_parallel.local;
   log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint_->config().architecture,
             checkpoint_->config().num_layers, checkpoint_->config().vocab_size);
+  TANDEM_TRY(join_processes(hooks, options.model));
+  options.enter_group = [this] { return processes_->cluster().enter(); };
   TANDEM_ASSIGN(auto worker, worker::ModelWorker::create(*checkpoint_, options, progress_lines()));
   log::info(
       "model ready after {:.1f} s: {}{} on {}, DP {} x TP {} on {} threads, weights {:.0f} MiB, KV {:.0f} MiB of {} "
@@ -199,16 +221,16 @@ Result<void> Instance::load_model() {
       seconds(std::chrono::steady_clock::now() - start),
       checkpoint_->quantization().empty() ? "" : fmt::format("{} in ", checkpoint_->quantization()),
       model::compute_name(options.model.compute), kernels::isa_name(options.model.isa), config_.data_parallel.local,
-      config_.tensor_parallel_size,
-      worker->num_threads(), static_cast<double>(worker->model().weight_bytes()) / kMiB,
+      config_.tensor_parallel_size, worker->num_threads(), static_cast<double>(worker->model().weight_bytes()) / kMiB,
       static_cast<double>(kv::total_bytes(worker->cache().ranks())) / kMiB,
       kv::element_name(worker->cache().layout().element), config_.data_parallel.local, sizing.num_blocks,
       config_.block_size, max_model_len_);
   worker_ = std::move(worker);
+  if (processes_ && !processes_->steps_together()) processes_->cluster().loaded();
   return {};
 }
 
-Result<void> Instance::load_stub() {
+Result<void> Instance::load_stub(const Hooks& hooks) {
   if (config_.tensor_parallel_size != 1 || config_.kv_cache_type != config::KvCacheType::kAuto)
     return Status(Code::kUnsupported,
                   "--load-format stub has one rank and a KV type of its own; leave --tensor-parallel-size and "
@@ -217,7 +239,10 @@ Result<void> Instance::load_stub() {
   TANDEM_ASSIGN(text_, stub_text(config_));
   TANDEM_ASSIGN(auto options, stub_options(config_, text_.tokenizer->vocab_size()));
   max_model_len_ = config_.max_model_len.value_or(kStubContext);
+  model::ModelOptions no_model;
+  TANDEM_TRY(join_processes(hooks, no_model));
   TANDEM_ASSIGN(worker_, worker::StubWorker::create(options));
+  if (processes_) processes_->cluster().loaded();
   log::warning("--load-format stub: tokens come from a script, not from a model");
   return {};
 }
@@ -294,12 +319,17 @@ api::ServiceParts Instance::service_parts() {
   parts.vocab_size = worker_->vocab_size();
   parts.transfer = transfer_info_;
   parts.transfer.tp_size = config_.tensor_parallel_size;
+  if (processes_ && config_.data_parallel.headless)
+    parts.bearer = processes_->token();
+  else if (processes_)
+    parts.instance_view = [processes = processes_] { return processes->view(); };
   return parts;
 }
 
 void Instance::stop() {
   if (engine_) engine_->stop();
   if (transfer_) transfer_->stop();
+  if (processes_) processes_->cluster().stop();
 }
 
 }  // namespace tandem::app

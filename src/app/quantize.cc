@@ -90,6 +90,7 @@ Result<void> run_quantize(const config::QuantizeConfig& config) {
 
   model::QuantizeOptions how;
   how.exclude = config.exclude;
+  how.dynamic = config.dynamic;
   how.shard_bytes = static_cast<std::size_t>(config.shard_bytes);
   if (config.static_inputs) {
     TANDEM_ASSIGN(const auto tokens, tokens_of(config.calibration_file, *source, config.max_tokens));

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "app/rank_place.h"
 #include "base/log.h"
 #include "net/http_server.h"
+#include "net/tls.h"
 
 namespace tandem::app {
 namespace {
@@ -46,11 +48,17 @@ class ServeSession {
 
   Result<void> run() {
     TANDEM_TRY(reserve_ports());
+    make_server();
+    TANDEM_TRY(answer_while_loading());
     wait_for_signal();
     loader_ = std::thread([this] { load(); });
     io_.run();
     if (loader_.joinable()) loader_.join();
     if (stopper_.joinable()) stopper_.join();
+    {
+      const std::scoped_lock lock(news_->mutex);
+      news_->over = true;
+    }
     service_.reset();
     server_.reset();
     return outcome_;
@@ -59,6 +67,8 @@ class ServeSession {
  private:
   Result<void> reserve_ports() {
     auto http = PortReservation::reserve(config_.host, config_.port);
+    // Nobody but the first process asks for the port of another one, and it is told which it is.
+    if (!http && config_.data_parallel.headless) http = PortReservation::reserve(config_.host, 0);
     if (!http) return http.error();
     http_port_.emplace(std::move(*http));
     if (!config_.kv_transfer || !config_.kv_transfer->listens() || config_.kv_transfer->port == 0) return {};
@@ -74,6 +84,39 @@ class ServeSession {
       kv_ports_.push_back(std::move(*port));
     }
     return {};
+  }
+
+  void make_server() {
+    net::ServerLimits limits;
+    limits.max_body_bytes = kMaxBodyBytes;
+    server_ = net::HttpServer::create(io_.get_executor(), limits);
+  }
+
+  /// The first of several processes waits for the others, perhaps for long: it says so to whoever asks.
+  Result<void> answer_while_loading() {
+    if (config_.data_parallel.one_process() || config_.data_parallel.headless) return {};
+    api::install_starting(*server_, [this] {
+      const auto processes = this->processes();
+      if (!processes) return std::string("the model is being opened");
+      const Status complete = processes->cluster().complete();
+      return complete.ok() ? std::string("warming up") : complete.message();
+    });
+    return listen();
+  }
+
+  Result<void> listen() {
+    if (!config_.ssl_certfile.empty() && !config_.data_parallel.headless) {
+      TANDEM_TRY(server_->use_tls({config_.ssl_certfile, config_.ssl_keyfile,
+                                   config_.ssl_cert_reqs > 0 ? config_.ssl_ca_certs : "", config_.ssl_cert_reqs == 2}));
+    }
+    TANDEM_ASSIGN(listening_port_, server_->listen(config_.host, http_port_->port()));
+    http_port_->release();
+    return {};
+  }
+
+  std::shared_ptr<Processes> processes() {
+    const std::scoped_lock lock(processes_mutex_);
+    return processes_;
   }
 
   void wait_for_signal() {
@@ -92,7 +135,21 @@ class ServeSession {
 
   /// On the loader's thread.
   void load() {
-    auto instance = Instance::load(config_, [this] { kv_ports_.clear(); });
+    Instance::Hooks hooks;
+    hooks.before_transfer = [this] { kv_ports_.clear(); };
+    hooks.on_processes = [this](std::shared_ptr<Processes> processes) {
+      const std::scoped_lock lock(processes_mutex_);
+      processes_ = std::move(processes);
+    };
+    hooks.processes_changed = [this, news = news_] {
+      const std::scoped_lock lock(news->mutex);
+      if (news->over) return;
+      asio::post(io_, [this] {
+        if (service_) service_->instance_changed();
+      });
+    };
+    hooks.http_port = http_port_->port();
+    auto instance = Instance::load(config_, hooks);
     auto loaded = std::make_shared<Result<std::unique_ptr<Instance>>>(std::move(instance));
     asio::post(io_, [this, loaded] { on_loaded(std::move(*loaded)); });
   }
@@ -103,20 +160,21 @@ class ServeSession {
       return;
     }
     instance_ = std::move(*loaded);
-    net::ServerLimits limits;
-    limits.max_body_bytes = kMaxBodyBytes;
-    server_ = net::HttpServer::create(io_.get_executor(), limits);
     service_.emplace(config_, instance_->service_parts());
     service_->install(*server_);
-    auto port = server_->listen(config_.host, http_port_->port());
-    http_port_->release();
-    if (!port) {
-      fail(port.error());
-      return;
+    if (listening_port_ == 0) {
+      if (const auto listening = listen(); !listening) {
+        fail(listening.error());
+        return;
+      }
     }
+    if (instance_->processes()) instance_->processes()->cluster().serving();
     ready_ = true;
     watch_health();
-    log::info("Starting Tandem API server on http://{}:{}", config_.host.empty() ? "0.0.0.0" : config_.host, *port);
+    const bool headless = config_.data_parallel.headless;
+    log::info("Starting Tandem {} server on {}://{}:{}", headless ? "internal API" : "API",
+              config_.ssl_certfile.empty() || headless ? "http" : "https",
+              config_.host.empty() ? "0.0.0.0" : config_.host, listening_port_);
     log::info("Application startup complete.");
   }
 
@@ -126,6 +184,11 @@ class ServeSession {
     health_.async_wait([this](const boost::system::error_code& error) {
       if (error || stopping_) return;
       const auto now = std::chrono::steady_clock::now();
+      if (instance_->processes() && !instance_->processes()->cluster().failure().ok()) {
+        outcome_ = instance_->processes()->cluster().failure();
+        begin_stop();
+        return;
+      }
       if (instance_->engine().healthy()) {
         sick_since_.reset();
       } else if (!sick_since_) {
@@ -152,7 +215,14 @@ class ServeSession {
     asio::co_spawn(io_, server_->stop(kDrain), [this](const std::exception_ptr&) { io_.stop(); });
   }
 
+  /// The links between processes live as long as the instance, longer than io_.
+  struct News {
+    std::mutex mutex;
+    bool over = false;  // guarded by mutex: nobody may post any more
+  };
+
   const config::ServeConfig& config_;
+  const std::shared_ptr<News> news_ = std::make_shared<News>();
   std::unique_ptr<Instance> instance_;  // before io_: suspended handlers, which use the engine, die with io_
   asio::io_context io_{1};
   asio::signal_set signals_;
@@ -161,6 +231,9 @@ class ServeSession {
   std::vector<PortReservation> kv_ports_;
   std::unique_ptr<net::HttpServer> server_;
   std::optional<api::Service> service_;
+  std::mutex processes_mutex_;
+  std::shared_ptr<Processes> processes_;  // guarded by processes_mutex_
+  std::uint16_t listening_port_ = 0;      ///< 0: not yet
   std::thread loader_;
   std::thread stopper_;
   std::optional<std::chrono::steady_clock::time_point> sick_since_;

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 
+#include "model/expert_layer.h"
+
 namespace tandem::app {
 namespace {
 
@@ -57,11 +59,20 @@ std::int64_t estimated_weight_bytes(const model::ModelConfig& model, const confi
   const std::int64_t hidden = model.hidden_size;
   const std::int64_t attention =
       hidden * model.head_dim * (std::int64_t{2} * model.num_heads + std::int64_t{2} * model.num_kv_heads);
-  const std::int64_t feed_forward = 3 * hidden * model.intermediate_size;
   const std::int64_t embedding = hidden * model.vocab_size * (model.tie_word_embeddings ? 1 : 2);
   const std::int64_t element = config.dtype == config::DType::kFloat32 ? 4 : 2;
   const std::int64_t linear = config.quantization == config::Quantization::kW8A8 ? 1 : element;
-  return times(model.num_layers, (attention + feed_forward) * linear) + embedding * element;
+  const config::DataParallel& data = config.data_parallel;
+  // Experts that are spread over processes: this one has its ranks' share.
+  const std::int64_t experts = config.expert_parallel
+                                   ? (std::int64_t{model.num_experts} * data.local + data.size - 1) / data.size
+                                   : model.num_experts;
+  std::int64_t feed_forward = 0;  // of all layers
+  for (std::int32_t layer = 0; layer < model.num_layers; ++layer)
+    feed_forward += 3 * hidden *
+                    (model::is_expert_layer(model, layer) ? times(experts, model.moe_intermediate_size)
+                                                          : std::int64_t{model.intermediate_size});
+  return times(times(model.num_layers, attention) + feed_forward, linear) + embedding * element;
 }
 
 std::int64_t estimated_activation_bytes(const model::ModelConfig& model, const config::ServeConfig& config) {
@@ -73,7 +84,11 @@ std::int64_t estimated_activation_bytes(const model::ModelConfig& model, const c
   const std::int64_t hidden = 3 * std::int64_t{model.hidden_size};
   const std::int64_t heads =
       model.head_dim * (std::int64_t{2} * model.num_heads + std::int64_t{2} * model.num_kv_heads);
-  const std::int64_t mlp = std::min(tokens, kMlpRows) * 3 * model.intermediate_size;
+  std::int64_t mlp = std::min(tokens, kMlpRows) * 3 * model.intermediate_size;
+  if (model.num_experts > 0) {
+    const bool spread = config.expert_parallel && !config.data_parallel.one_process();
+    mlp = std::max(mlp, model::ExpertLayer::activation_floats(model, spread, tokens));
+  }
   const std::int64_t rows = num_ranks * std::min(config.max_num_seqs, config.max_num_batched_tokens);
   return times(tokens * (hidden + heads) + mlp + times(rows, model.vocab_size), 4);
 }

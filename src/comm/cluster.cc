@@ -129,7 +129,9 @@ class ClusterImpl final : public Cluster {
 Result<Socket> open_port(const ClusterOptions& options) {
   const std::string purpose = "the other processes of the instance";
   if (options.first_rank == 0) {
-    auto listener = listen_tcp(options.address, options.port, purpose);
+    // A host's name may mean a loopback address on the host itself, so then any address will do.
+    const std::string host = is_numeric_host(options.address) ? options.address : std::string();
+    auto listener = listen_tcp(host, options.port, purpose);
     if (!listener) return listener.error().context("--data-parallel-address, --data-parallel-rpc-port");
     return listener;
   }

@@ -27,8 +27,8 @@ class Group {
   virtual ~Group() = default;
   virtual int rank() const = 0;  ///< this process, 0 .. size() - 1
   virtual int size() const = 0;
-  /// Between two steps. An error if a process is missing.
-  virtual Result<void> start_step() = 0;
+  /// Between two steps. An error if a process is missing. Nothing to do for groups whose processes cannot be lost.
+  virtual Result<void> start_step() { return {}; }
   /// Starts a round: outgoing[p] goes to process p (outgoing[rank()] is not looked at). The bytes stay unchanged until
   /// finish(). Does not wait for anybody, so that the caller can compute meanwhile.
   virtual Result<void> begin(std::span<const Bytes> outgoing) = 0;

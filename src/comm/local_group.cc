@@ -33,7 +33,6 @@ class LocalGroup final : public Group {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Result<void> start_step() override { return {}; }
 
   Result<void> begin(std::span<const Bytes> outgoing) override {
     TANDEM_ASSERT(outgoing.size() == static_cast<std::size_t>(size_), "a round has one message for each process");

@@ -31,7 +31,7 @@ class ServeOptions {
   void add_model(FlagList& flags);
   void add_cache(FlagList& flags);
   void add_scheduler(FlagList& flags);
-  void add_frontend(FlagList& flags);
+  void add_frontend(FlagList& flags);  // serve_frontend_options.cc, with finish_frontend
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
   // serve_device_options.cc: what scripts for another device say.
@@ -41,13 +41,16 @@ class ServeOptions {
   Result<void> read_compilation_config(const std::string& text, std::vector<std::string>& notes);
   void finish_planned_decodes(std::vector<std::string>& notes);
   Result<void> merge_hf_overrides();
-  Result<void> finish_parallel();
+  Result<void> finish_frontend(const Environment& environment);
+  Result<void> finish_parallel(const Environment& environment);
+  Result<void> take_place_in_slurm(const Environment& environment);
   Result<void> read_environment(const Environment& environment);
 
   ServeConfig config_;
   std::string model_flag_;
   std::optional<std::int32_t> max_num_seqs_;
-  std::optional<std::int32_t> data_parallel_local_;
+  std::optional<std::int32_t> data_parallel_local_, data_parallel_start_rank_;
+  std::optional<std::string> data_parallel_address_;
   std::optional<std::string> rope_scaling_;
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;

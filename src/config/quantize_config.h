@@ -17,6 +17,7 @@ struct QuantizeConfig {
   std::string calibration_file;  ///< text; not empty if static_inputs
   std::string text_file;         ///< for the report; "": the calibration text, if there is one
   std::vector<std::string> exclude;
+  std::vector<std::string> dynamic;
   std::int64_t max_tokens = 4096;  ///< of each text
   std::int64_t window = 512;       ///< tokens of a sequence
   std::int64_t shard_bytes = std::int64_t{4} << 30;

@@ -11,6 +11,13 @@ Status invalid(std::string message) { return Status(Code::kInvalidArgument, std:
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 
+std::function<Result<void>(const std::vector<std::string>&)> patterns_into(std::vector<std::string>& target) {
+  return [&target](const std::vector<std::string>& values) -> Result<void> {
+    target = values;
+    return {};
+  };
+}
+
 }  // namespace
 
 QuantizeOptions::QuantizeOptions(FlagList& flags) {
@@ -20,10 +27,9 @@ QuantizeOptions::QuantizeOptions(FlagList& flags) {
   flags.one("--calibration", "FILE", "text over which the inputs' ranges are measured; means --static", "",
             text_into(config_.calibration_file));
   flags.many("--exclude", "GLOB", "modules that stay floats, with * and ? ('*.down_proj')", "none",
-             [this](const std::vector<std::string>& values) -> Result<void> {
-               config_.exclude.insert(config_.exclude.end(), values.begin(), values.end());
-               return {};
-             });
+             patterns_into(config_.exclude));
+  flags.many("--dynamic", "GLOB", "modules that stay dynamic when the others are static", "experts",
+             patterns_into(config_.dynamic));
   flags.one("--shard-size", "BYTES", "largest file (4G = 4 x 1024^3)", "4G",
             size_into(config_.shard_bytes, 1 << 20, std::int64_t{1} << 50));
   flags.group("Report");
@@ -48,6 +54,8 @@ Result<QuantizeConfig> QuantizeOptions::finish(const std::vector<std::string>& p
   config_.target = positional[1];
   if (config_.static_inputs && config_.calibration_file.empty())
     return invalid("argument --static needs --calibration FILE: ranges are measured over a text");
+  if (!config_.dynamic.empty() && config_.calibration_file.empty())
+    return invalid("argument --dynamic needs --calibration FILE: without it all modules are dynamic");
   config_.static_inputs = !config_.calibration_file.empty();
   if (config_.text_file.empty()) config_.text_file = config_.calibration_file;
   return config_;

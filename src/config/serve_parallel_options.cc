@@ -2,9 +2,10 @@
 // Flags of `tandem serve` that say how many ranks an instance has and where they are (vllm_api.md 14.2).
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <chrono>
 
 #include "config/command_options.h"
+#include "config/slurm.h"
 
 namespace tandem::config {
 namespace {
@@ -37,27 +38,45 @@ void ServeOptions::add_parallel(FlagList& flags) {
       .short_form("-dpl");
   flags
       .one("--data-parallel-start-rank", "N", "the first rank in this process", "0",
-           integer_into(data.start_rank, 0, kMaxRanks - 1))
+           [this](const std::string& value) -> Result<void> {
+             std::int32_t start = 0;
+             TANDEM_TRY(integer_into(start, 0, kMaxRanks - 1)(value));
+             data_parallel_start_rank_ = start;
+             return {};
+           })
       .short_form("-dpr");
   flags
       .one("--data-parallel-address", "HOST", "where the first process listens for the others", data.address,
-           text_into(data.address))
+           [this](const std::string& value) -> Result<void> {
+             data_parallel_address_ = value;
+             return {};
+           })
       .short_form("-dpa");
   flags
       .one("--data-parallel-rpc-port", "PORT", "the port there", std::to_string(data.rpc_port),
            integer_into(data.rpc_port, 1, 65535))
       .short_form("-dpp");
+  flags.one("--data-parallel-start-timeout", "TIME",
+            "how long processes wait for each other: to start, to load, to come "
+            "back",
+            "600", [&data](const std::string& value) -> Result<void> {
+              TANDEM_ASSIGN(const std::int64_t milliseconds, parse_milliseconds(value));
+              data.start_timeout = std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(milliseconds));
+              return {};
+            });
+  flags.one("--cluster-secret-file", "FILE",
+            "holds the secret that the processes of an instance prove to each other (or TANDEM_CLUSTER_SECRET)", "",
+            text_into(data.secret_file));
   flags.toggle("--headless", "ranks of an instance whose first process is elsewhere; no API here", data.headless,
                false);
   flags.toggle("--enable-expert-parallel", "spread the experts over all ranks", config_.expert_parallel, false);
   flags
-      .one("--api-server-count", "N", "processes that serve HTTP in vLLM; here one thread does", "1",
+      .one("--api-server-count", "N", "one thread serves HTTP, whatever the number", "1",
            [&flags](const std::string& value) -> Result<void> {
              TANDEM_ASSIGN(const std::int64_t count, parse_integer(value, 1, 64));
              if (count > 1)
                flags.notes().push_back(fmt::format(
-                   "--api-server-count {}: does nothing here, one thread serves all HTTP and is not what limits",
-                   count));
+                   "--api-server-count {} is ignored: one thread serves HTTP, and does no more than that", count));
              return {};
            })
       .short_form("-asc");
@@ -82,8 +101,31 @@ void ServeOptions::add_parallel(FlagList& flags) {
   flags.refused("--data-parallel-external-lb", Arity::kNone, balancers);
 }
 
-Result<void> ServeOptions::finish_parallel() {
+/// Under srun each process finds its own place, as far as the flags leave it open.
+Result<void> ServeOptions::take_place_in_slurm(const Environment& environment) {
   DataParallel& data = config_.data_parallel;
+  if (data.size == 1 || data.headless || data_parallel_start_rank_) return {};
+  TANDEM_ASSIGN(const auto place, slurm_place(environment));
+  if (!place) return {};
+  if (!data_parallel_local_ && data.size % place->num_processes != 0)
+    return invalid(
+        fmt::format("--data-parallel-size {} cannot be spread evenly over the {} processes that srun starts; "
+                    "give --data-parallel-size-local, or another number of either",
+                    data.size, place->num_processes));
+  if (!data_parallel_local_) data_parallel_local_ = data.size / place->num_processes;
+  data_parallel_start_rank_ = place->process * *data_parallel_local_;
+  data.headless = place->process > 0;
+  if (!data_parallel_address_) data_parallel_address_ = place->first_host;
+  return {};
+}
+
+Result<void> ServeOptions::finish_parallel(const Environment& environment) {
+  DataParallel& data = config_.data_parallel;
+  TANDEM_TRY(take_place_in_slurm(environment));
+  data.start_rank = data_parallel_start_rank_.value_or(0);
+  if (data_parallel_address_) data.address = *data_parallel_address_;
+  data.secret = environment("TANDEM_CLUSTER_SECRET").value_or("");
+  if (data.secret_file.empty()) data.secret_file = environment("TANDEM_CLUSTER_SECRET_FILE").value_or("");
   if (data.start_rank >= data.size)
     return invalid(
         fmt::format("--data-parallel-start-rank {} is not below --data-parallel-size {}", data.start_rank, data.size));

@@ -73,6 +73,8 @@ class EngineCore {
   void tell_masks();
   /// The step has ended well, with one token for each of our sequences that samples, in the share's order.
   void end_step(std::uint64_t step, std::span<worker::SampledToken> sampled);
+  /// Before end_step(): what it tells of a prompt of ours.
+  void take_prompt(worker::PromptLogprobs prompt);
   /// The step has failed: its requests do.
   void fail_step(std::uint64_t step, const Status& error);
   /// Nothing will run any more; all requests fail.

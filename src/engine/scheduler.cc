@@ -40,7 +40,8 @@ std::int32_t Scheduler::chunk(const Sequence& sequence, std::int32_t budget) con
 bool Scheduler::can_run(const Sequence& sequence) const {
   if (sequence.state != State::kRunning) return false;
   if (sequence.steps_in_flight == 0) return true;
-  return options_.run_ahead && (sequence.num_sampling == 0 || sequence.num_tokens() < sequence.max_tokens);
+  if (!options_.run_ahead) return false;
+  return sequence.num_sampling == 0 || sequence.num_tokens() < sequence.max_tokens;
 }
 
 bool Scheduler::schedule_running(Decision& decision, std::int32_t& budget) {

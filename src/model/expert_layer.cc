@@ -31,6 +31,11 @@ ExpertLayer::ExpertLayer(const ModelConfig& config, const ExpertPlacement& place
       own_(own_experts(placement, config.num_experts)),
       hidden_(config.hidden_size),
       inner_(config.moe_intermediate_size) {
+  // A step may choose any of them, however few the steps before did.
+  const auto experts = static_cast<std::size_t>(own_.size());
+  ends_.reserve(experts);
+  gate_groups_.reserve(experts);
+  down_groups_.reserve(experts);
   if (group_ == nullptr) return;
   for (int process = 0; process < group_->size(); ++process)
     process_of_.insert(process_of_.end(),
@@ -38,6 +43,15 @@ ExpertLayer::ExpertLayer(const ModelConfig& config, const ExpertPlacement& place
                        process);
   peers_.resize(static_cast<std::size_t>(group_->size()));
   outgoing_.resize(peers_.size());
+}
+
+std::int64_t ExpertLayer::activation_floats(const ModelConfig& config, bool over_processes, std::int64_t rows) {
+  const std::int64_t together = over_processes ? rows : std::min(rows, kRows);
+  const std::int64_t pairs = together * config.experts_per_token;
+  const std::int64_t inner = std::min(pairs, static_cast<std::int64_t>(kPairs)) * 3 * config.moe_intermediate_size;
+  // Results; over processes also the others' answers, and the messages of both.
+  const std::int64_t copies = over_processes ? 4 : 1;
+  return together * config.num_experts + inner + copies * pairs * config.hidden_size;
 }
 
 Result<void> ExpertLayer::run(std::int32_t layer, const LayerWeights& weights, const float* normed, std::int64_t rows,

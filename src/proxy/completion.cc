@@ -10,7 +10,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/log.h"
-#include "proxy/answer_relay.h"
+#include "net/relay.h"
 #include "proxy/forwarding.h"
 #include "proxy/layerwise_flow.h"
 #include "proxy/pull_flow.h"
@@ -101,6 +101,9 @@ net::Task<Next> Completion::round() {
     note_problem("no decoder is configured");
     co_return Next::kGiveUp;
   }
+  // One that was not there when it was last looked at may have come since.
+  if (!decoder->connector && context_->config.connector == config::ProxyConnector::kAuto)
+    co_await context_->watch.look(decoder);
   const auto self = shared_from_this();
   Next next = Next::kAgain;
   if (decoder->connector.value_or(Connector::kPull) == Connector::kLayerwise) {
@@ -186,10 +189,11 @@ net::Task<Next> Completion::pass_on(const DecodeStage& stage, std::unique_ptr<ne
     decode.header = std::string(answer->headers().find("x-tandem-timing").value_or(""));
     extra.add("x-tandem-timing", combine_timing(seconds(first_byte - arrived_), prefill, decode, stage.overlapped));
   }
-  const RelayOutcome outcome =
-      co_await relay_answer(exchange_, std::move(answer), std::move(first_piece), std::move(extra));
-  if (outcome.end == RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
-  if (outcome.end == RelayOutcome::End::kBroken) {
+  net::ErrorEvent event = [](std::string_view why) { return "data: " + error_body(502, why) + "\n\n"; };
+  const net::RelayOutcome outcome = co_await net::relay_answer(exchange_, std::move(answer), std::move(first_piece),
+                                                               std::move(extra), std::move(event));
+  if (outcome.end == net::RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
+  if (outcome.end == net::RelayOutcome::End::kBroken) {
     InstanceBoard::failed(*stage.decoder, now());
     outcome_ = "broken";
     log::warning("request {}: the answer broke off after {} bytes: {}", request_id_, outcome.num_bytes,
@@ -214,7 +218,7 @@ net::Task<Next> Completion::refused(std::shared_ptr<Instance> instance, std::uni
 
 net::Task<void> Completion::relay_refusal(int status, net::Headers headers, std::string body) {
   outcome_ = "4xx";
-  co_await relay_whole(exchange_, status, std::move(headers), std::move(body));
+  co_await net::relay_whole(exchange_, status, std::move(headers), std::move(body));
 }
 
 void Completion::note_status(const std::shared_ptr<Instance>& instance, int status, const net::Headers& headers,

@@ -11,7 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "config/version.h"
-#include "proxy/answer_relay.h"
+#include "net/relay.h"
 #include "proxy/forwarding.h"
 #include "proxy/json_members.h"
 
@@ -119,11 +119,11 @@ net::Task<void> models(Context context, ExchangePtr exchange) {
     auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
     if (cancel.cancelled()) co_return;
     if (answer.status >= 200 && answer.status < 300) {
-      co_await relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
+      co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
       co_return;
     }
     if (answer.status == 401 || answer.status == 403) {
-      co_await relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
+      co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
       co_return;
     }
     failed.push_back(json_quote(answer.problem));
@@ -195,7 +195,7 @@ net::Task<void> any_instance(Context context, ExchangePtr exchange) {
     auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
     if (cancel.cancelled()) co_return;
     if (answer.status != 0 && answer.status < 500) {
-      co_await relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
+      co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
       co_return;
     }
     problems.push_back(answer.problem);

@@ -3,37 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <random>
 
+#include "net/relay.h"
 #include "proxy/json_members.h"
 
 namespace tandem::proxy {
 namespace {
-
-constexpr std::array<std::string_view, 9> kHopByHop = {
-    "connection",        "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade"};
-
-void remove_hop_by_hop(net::Headers& headers) {
-  std::vector<std::string> named;
-  for (const auto& [name, value] : headers.fields()) {
-    net::Headers probe;
-    probe.add(name, "");
-    if (!probe.find("connection")) continue;
-    std::string_view rest = value;
-    while (!rest.empty()) {
-      const auto comma = std::min(rest.find(','), rest.size());
-      auto token = rest.substr(0, comma);
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-      while (token.starts_with(' ')) token.remove_prefix(1);
-      while (token.ends_with(' ')) token.remove_suffix(1);
-      if (!token.empty()) named.emplace_back(token);
-    }
-  }
-  for (const auto& name : named) headers.remove(name);
-  for (const auto name : kHopByHop) headers.remove(name);
-}
 
 std::string_view error_type(int status) {
   switch (status) {
@@ -59,21 +35,12 @@ std::string_view error_type(int status) {
 }  // namespace
 
 net::Headers backend_headers(const net::Headers& client, std::string_view request_id, std::string_view api_key) {
-  net::Headers headers = client;
-  remove_hop_by_hop(headers);
-  for (const char* name : {"host", "content-length", "expect", "accept-encoding"}) headers.remove(name);
+  net::Headers headers = net::request_headers(client);
   headers.set("content-type", "application/json");
   headers.set("x-request-id", std::string(request_id));
   if (!headers.find("authorization") && !api_key.empty()) {
     headers.add("authorization", fmt::format("Bearer {}", api_key));
   }
-  return headers;
-}
-
-net::Headers client_headers(const net::Headers& backend) {
-  net::Headers headers = backend;
-  remove_hop_by_hop(headers);
-  headers.remove("date");
   return headers;
 }
 

@@ -14,9 +14,6 @@ namespace tandem::proxy {
 /// Authorization stays; without one "Bearer <api_key>" is sent if a key is set.
 net::Headers backend_headers(const net::Headers& client, std::string_view request_id, std::string_view api_key);
 
-/// A backend's headers for the client: without hop-by-hop fields. Content-Length stays: the server keeps that promise.
-net::Headers client_headers(const net::Headers& backend);
-
 /// Random, in the form of RFC 4122 with dashes.
 std::string make_uuid();
 /// Random, lower case, up to 32 digits; never all zero.

@@ -5,7 +5,7 @@
 //
 //   decoder unreachable, broken, 5xx
 //     before the first byte    its prefills are aborted, then all again with a new id, up to max_retries
-//     afterwards               never again; the broken end is made visible (answer_relay.h)
+//     afterwards               never again; the broken end is made visible (net/relay.h)
 //   decoder 4xx                passed on
 //   no prefiller could do it   the decoder learns it by status 502. One of ours may then compute the prompt itself
 //                              (kv_load_failure_policy) or ends; others are cut off. The client gets the reasons

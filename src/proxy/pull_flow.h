@@ -6,7 +6,7 @@
 //   prefiller 4xx                         passed on; no backend is asked again
 //   decoder unreachable, broken, 5xx
 //     before the first byte               lease released, then all again with a new prefill, up to max_retries
-//     afterwards                          never again; the broken end is made visible (answer_relay.h)
+//     afterwards                          never again; the broken end is made visible (net/relay.h)
 //   decoder 4xx                           passed on; lease released
 //   client leaves                         the backend's connection is closed at once; lease released
 #pragma once

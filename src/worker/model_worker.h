@@ -37,6 +37,9 @@ struct ModelWorkerOptions {
   std::int32_t max_num_batched_tokens = 512;
   /// Steps of up to so many sequences with one token each allocate nothing but their result; at most num_blocks.
   std::int32_t planned_decodes = 0;
+  /// With experts spread over processes (model.experts.group): called on the runner thread once the model is loaded,
+  /// and again if a process is lost before the warm-up is over; returns when all processes can run steps.
+  std::function<Result<void>()> enter_group;
 };
 
 /// How many KV blocks fit `bytes`. `one_block`: the ranks' layouts for one block.
@@ -63,19 +66,28 @@ class ModelWorker final : public Worker {
   Result<void> start(const model::Checkpoint& checkpoint, const std::function<void(double)>& progress);
   Result<void> make_cache();
   Result<void> warm_up();
+  Result<void> warm_up_together();
   Result<void> plan_decodes();
   Result<StepResult> step(const StepPlan& plan);
-  void sample(StepResult& result);
+  void read_logits(StepResult& result);
+
+  /// Logits of one sequence, and where in the result what they say goes.
+  struct Rows {
+    const SequencePlan* sequence = nullptr;
+    std::size_t first = 0;
+    std::size_t place = 0;
+    bool scores = false;  ///< its prompt's tokens; else one row is sampled from
+  };
 
   ModelWorkerOptions options_;
   // Order: each uses the ones above it; the runner thread, which uses all, stops first.
   std::unique_ptr<kernels::ThreadTeam> team_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<kv::CacheMemory> cache_;
-  std::vector<Sampler> samplers_;              ///< one a thread
-  std::vector<model::SequenceInput> inputs_;   ///< reused from step to step, as are the next two
-  std::vector<const SequencePlan*> sampling_;  ///< sequences with a row of logits, in plan order
-  std::vector<float> logits_;                  ///< [sampling_.size(), vocab]
+  std::vector<Sampler> samplers_;             ///< one a thread
+  std::vector<model::SequenceInput> inputs_;  ///< reused from step to step, as are the next two
+  std::vector<Rows> rows_;                    ///< in plan order
+  std::vector<float> logits_;                 ///< [rows, vocab]
   RunnerThread runner_;
 };
 

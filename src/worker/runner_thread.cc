@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/runner_thread.h"
 
+#include <chrono>
 #include <future>
 #include <utility>
 
 namespace tandem::worker {
 namespace {
 constexpr std::size_t kMaxPlans = 2;
+constexpr std::chrono::milliseconds kLookAround{200};
 }  // namespace
 
 RunnerThread::~RunnerThread() {
@@ -15,8 +17,9 @@ RunnerThread::~RunnerThread() {
   thread_.join();
 }
 
-Result<void> RunnerThread::launch(Start start, Step step) {
+Result<void> RunnerThread::launch(Start start, Step step, comm::Group* group) {
   TANDEM_ASSERT(!thread_.joinable(), "a runner thread is launched once");
+  group_ = group;
   queue_.reserve(kMaxPlans);
   std::promise<Result<void>> started;
   auto result = started.get_future();
@@ -41,18 +44,33 @@ void RunnerThread::submit(std::shared_ptr<StepPlan> plan, std::function<void(Res
     queue_.push_back({std::move(plan), std::move(done)});
   }
   changed_.notify_one();
+  if (group_ != nullptr) group_->wake();
+}
+
+/// True once there is a plan, false once a stop is asked for.
+bool RunnerThread::wait_for_plan(std::unique_lock<std::mutex>& lock, const std::stop_token& stop, const Step& step) {
+  if (group_ == nullptr) return changed_.wait(lock, stop, [this] { return !queue_.empty(); });
+  const StepPlan nothing;
+  while (queue_.empty() && !stop.stop_requested()) {
+    lock.unlock();
+    // An error is heard by those whose step it is; here nobody waits for anything.
+    if (group_->wait_for_others(kLookAround)) (void)step(nothing, stop);
+    lock.lock();
+  }
+  return !queue_.empty();
 }
 
 Result<StepResult> RunnerThread::run_plan(StepPlan& plan, const std::stop_token& stop, const Step& step) {
   before_.fill_in(plan);
-  Result<StepResult> result = plan.sequences.empty() ? StepResult{.step = plan.step, .sampled = {}} : step(plan, stop);
+  Result<StepResult> result =
+      plan.sequences.empty() ? StepResult{.step = plan.step, .prompts = {}, .sampled = {}} : step(plan, stop);
   before_.complete(result);
   return result;
 }
 
 void RunnerThread::run(const std::stop_token& stop, const Step& step) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return !queue_.empty(); })) {
+  while (wait_for_plan(lock, stop, step)) {
     Job job = std::move(queue_.front());
     queue_.erase(queue_.begin());
     if (stop.stop_requested()) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/group.h"
 #include "worker/sampled_before.h"
 #include "worker/worker.h"
 
@@ -29,8 +30,9 @@ class RunnerThread {
   RunnerThread(const RunnerThread&) = delete;
   RunnerThread& operator=(const RunnerThread&) = delete;
 
-  /// Starts the thread and waits until `start` has returned; gives back its result. Once only.
-  Result<void> launch(Start start, Step step);
+  /// Starts the thread and waits until `start` has returned; gives back its result. Once only. With a `group` (which
+  /// must outlive this) steps that other processes begin are run too, with a plan without sequences.
+  Result<void> launch(Start start, Step step, comm::Group* group = nullptr);
   /// As Worker::submit. A third plan is a mistake of the caller.
   void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done);
 
@@ -40,6 +42,7 @@ class RunnerThread {
     std::function<void(Result<StepResult>)> done;
   };
   void run(const std::stop_token& stop, const Step& step);
+  bool wait_for_plan(std::unique_lock<std::mutex>& lock, const std::stop_token& stop, const Step& step);
   Result<StepResult> run_plan(StepPlan& plan, const std::stop_token& stop, const Step& step);
 
   std::mutex mutex_;
@@ -47,6 +50,7 @@ class RunnerThread {
   std::vector<Job> queue_;  // guarded by mutex_; room for kMaxPlans is taken at launch
   bool running_ = false;    // guarded by mutex_
   SampledBefore before_;    // the thread's own
+  comm::Group* group_ = nullptr;
   std::jthread thread_;
 };
 

@@ -106,6 +106,7 @@ def namespaces(count):
     def remove():
         for node in range(1, count + 1):
             ip("netns", "delete", namespace(node), check=False)
+            ip("link", "delete", namespace(node), check=False)  # stays if somebody is still in the namespace
         ip("link", "delete", "tdc0000000", check=False)
 
     remove()
@@ -135,7 +136,7 @@ class Started:
     def start(self, *command, environment=None):
         self.processes.append(subprocess.Popen(
             [str(part) for part in command], stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            cwd=tandem.ROOT, env={**os.environ, **(environment or {})}))
+            cwd=tandem.ROOT, env={**os.environ, **(environment or {})}, start_new_session=True))
 
     def check(self):
         for process in self.processes:
@@ -147,7 +148,7 @@ class Started:
     def __exit__(self, *_):
         for process in self.processes:
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                os.killpg(process.pid, signal.SIGINT)
         for process in self.processes:
             try:
                 process.wait(60)
@@ -168,7 +169,7 @@ def start_scripts(stack, example, log):
     """The four scripts, each in its namespace, and the proxy's here."""
     stack.enter_context(namespaces(EXAMPLES[example]["nodes"]))
     started = stack.enter_context(Started(log))
-    path = f"{pathlib.Path(tandem.BINARY).resolve().parent}:{os.environ['PATH']}"
+    path = f"{pathlib.Path(tandem.BINARY).absolute().parent}:{os.environ['PATH']}"
     folder = f"examples/qwen3-moe-{example}"
     for node, name in enumerate(["prefill-1", "prefill-2", "decode-1", "decode-2"], start=1):
         started.start("ip", "netns", "exec", namespace(node), "bash", f"{folder}/{name}.sh", environment={"PATH": path})

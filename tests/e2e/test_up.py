@@ -65,7 +65,8 @@ class Up(unittest.TestCase):
             self.assertEqual(process.wait(30), 0)
 
     def test_the_example_files_parse_and_start(self):
-        for path in sorted((tandem.ROOT / "examples").glob("*.yaml")):
+        # Those of the big deployments: deployment_test.cc parses them, deployments_table.py runs them.
+        for path in sorted((tandem.ROOT / "examples").glob("smollm2-*.yaml")):
             process = subprocess.Popen([tandem.BINARY, "up", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                        text=True, cwd=tandem.ROOT, stdin=subprocess.DEVNULL)
             self.addCleanup(lambda p=process: (p.poll() is None and p.kill(), p.stdout.close(), p.wait(10)))

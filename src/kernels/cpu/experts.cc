@@ -47,8 +47,11 @@ void CpuOps::choose_experts(ThreadTeam& team, const float* logits, std::int64_t 
                             std::int32_t top_k, bool normalise, std::int32_t* experts, float* weights) const {
   // exp makes an element dearer than those of other row operations.
   for_rows(team, rows, std::int64_t{8} * num_experts, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> probabilities(static_cast<std::size_t>(num_experts));
-    std::vector<Choice> best(static_cast<std::size_t>(top_k));
+    // Kept from call to call, so that steady decoding allocates nothing.
+    thread_local std::vector<float> probabilities;
+    thread_local std::vector<Choice> best;
+    probabilities.resize(static_cast<std::size_t>(num_experts));
+    best.resize(static_cast<std::size_t>(top_k));
     for (std::int64_t row = begin; row < end; ++row) {
       softmax(logits + row * num_experts, num_experts, probabilities.data());
       take_largest(probabilities.data(), num_experts, top_k, best.data());

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <ostream>
 
@@ -62,12 +63,17 @@ struct Module {
       sum += errors[i];
       signal += signals[i];
     }
-    error = signal > 0 ? std::sqrt(sum / signal) : 0.0;
+    error = sum > 0 ? std::sqrt(sum / signal) : 0.0;
   }
 
   void quantise_row(std::size_t index, const std::vector<float>& row, std::vector<double>& errors,
                     std::vector<double>& signals) {
-    float step = weight_step(max_magnitude_bits(row.data(), view.cols));
+    const std::uint32_t max_bits = max_magnitude_bits(row.data(), view.cols);
+    if (max_bits >= kInfinityBits) {  // the caller refuses such a module
+      errors[index] = std::numeric_limits<double>::infinity();
+      return;
+    }
+    float step = weight_step(max_bits);
     // A bias stands in quant_bias as a number of deq_scale steps, which must fit: rows near zero get larger steps.
     constexpr float kMostSteps = 1073741824.0F;
     if (input && !bias.empty()) step = std::max(step, std::abs(bias[index]) / (input->scale * kMostSteps));
@@ -88,22 +94,14 @@ struct Module {
   }
 };
 
-bool is_broken(const TensorView& view) {
-  std::vector<float> row(static_cast<std::size_t>(view.cols));
-  for (std::int64_t i = 0; i < view.rows; ++i) {
-    view.read_row(i, row.data());
-    if (max_magnitude_bits(row.data(), view.cols) >= kInfinityBits) return true;
-  }
-  return false;
-}
-
 class Writer {
  public:
   Writer(const Checkpoint& checkpoint, const QuantizeOptions& options, kernels::ThreadTeam& team)
       : checkpoint_(checkpoint), options_(options), team_(team) {}
 
   Result<void> plan() {
-    for (const std::string& pattern : options_.exclude) unused_.push_back(pattern);
+    unused_ = options_.exclude;
+    unused_.insert(unused_.end(), options_.dynamic.begin(), options_.dynamic.end());
     for (const TensorSpec& spec : expected_tensors(checkpoint_.config())) {
       TANDEM_ASSIGN(const TensorView view, checkpoint_.tensor(spec.name, spec.rows, spec.cols));
       report_.float_bytes += view.bytes;
@@ -113,9 +111,9 @@ class Writer {
         add_copy(spec, view);
     }
     if (!unused_.empty())
-      return Status(
-          Code::kInvalidArgument,
-          fmt::format("--exclude {} matches no module; a name is like model.layers.0.mlp.down_proj", unused_.front()));
+      return Status(Code::kInvalidArgument,
+                    fmt::format("the pattern {} matches no module; a name is like model.layers.0.mlp.down_proj",
+                                unused_.front()));
     return {};
   }
 
@@ -132,9 +130,9 @@ class Writer {
     return spec.name.substr(0, spec.name.size() - kWeightSuffix.size());
   }
 
-  bool excluded(const std::string& module) {
+  bool matches_any(const std::vector<std::string>& patterns, const std::string& module) {
     bool found = false;
-    for (const std::string& pattern : options_.exclude)
+    for (const std::string& pattern : patterns)
       if (matches_glob(pattern, module)) {
         found = true;
         std::erase(unused_, pattern);
@@ -146,7 +144,7 @@ class Writer {
     if (spec.role != TensorRole::kLinear || spec.name == kHeadName) return false;
     const std::string module = module_name(spec);
     if (module.ends_with(".mlp.gate")) return false;  // a router: its choices must not move
-    const bool out = excluded(module);
+    const bool out = matches_any(options_.exclude, module);
     if (out) report_.modules.push_back({module, "FLOAT", 0.0});
     return !out;
   }
@@ -186,8 +184,8 @@ class Writer {
     const std::string name = module_name(spec);
     auto module = std::make_shared<Module>();
     module->view = view;
-    const bool expert = name.find(".experts.") != std::string::npos;
-    if (const auto range = options_.ranges.find(name); range != options_.ranges.end() && !expert)
+    const bool stays_dynamic = matches_any(options_.dynamic, name) || name.find(".experts.") != std::string::npos;
+    if (const auto range = options_.ranges.find(name); range != options_.ranges.end() && !stays_dynamic)
       module->input = static_input_of(range->second);
     if (module->input && checkpoint_.has_tensor(name + ".bias")) {
       TANDEM_ASSIGN(const TensorView bias, checkpoint_.tensor(name + ".bias", 1, spec.rows));
@@ -201,10 +199,10 @@ class Writer {
     const auto rows = static_cast<std::size_t>(spec.rows);
     add(spec.name, type, "I8", {spec.rows, spec.cols}, rows * static_cast<std::size_t>(spec.cols),
         [this, module, name](std::ostream& out) -> Result<void> {
-          if (is_broken(module->view))
+          module->quantise(team_);
+          if (!std::isfinite(module->error))
             return Status(Code::kInvalidArgument,
                           fmt::format("the weights of '{}' hold numbers that are not finite", name));
-          module->quantise(team_);
           put(out, module->values);
           module->values = {};
           return {};
@@ -271,7 +269,7 @@ class Writer {
   const Checkpoint& checkpoint_;
   const QuantizeOptions& options_;
   kernels::ThreadTeam& team_;
-  std::vector<std::string> unused_;  ///< patterns of --exclude that matched nothing yet
+  std::vector<std::string> unused_;  ///< patterns that matched nothing yet
   std::vector<OutputTensor> tensors_;
   std::map<std::string, std::string> types_;
   std::vector<std::shared_ptr<Module>> modules_;

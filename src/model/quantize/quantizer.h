@@ -21,8 +21,10 @@ namespace tandem::model {
 struct QuantizeOptions {
   /// Static input scales of these modules; experts stay dynamic, as do modules without a range. Empty: all dynamic.
   InputRanges ranges;
-  /// Modules that stay floats: patterns with * and ? over the whole name ("*.down_proj").
+  /// Modules that stay floats, and modules that stay dynamic among static ones: patterns with * and ? over the whole
+  /// name ("*.down_proj").
   std::vector<std::string> exclude;
+  std::vector<std::string> dynamic;
   std::size_t shard_bytes = std::size_t{4} << 30;
 };
 

@@ -62,10 +62,41 @@ TEST(Sizing, TakesTheShareThatTheUserGivesToWeightsAndKv) {
   config.memory_utilization = 0.5;
   const std::int64_t weights = estimated_weight_bytes(small_model(), config);
   EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks,
-            (32 * kGiB - weights) / (16 * 1024));
+            (32 * kGiB - weights - estimated_activation_bytes(small_model(), config)) / (16 * 1024));
   // Never more than all requests together can use.
   config.max_num_seqs = 8;
   EXPECT_EQ(size_instance(config, small_model(), one_block(), 64 * kGiB)->num_blocks, 8 * 4096 / 16);
+}
+
+TEST(Sizing, ExpertsCountWhereTheyAre) {
+  model::ModelConfig model = small_model();
+  config::ServeConfig config = flags();
+  const std::int64_t dense = estimated_weight_bytes(model, config);
+  model.num_experts = 40;
+  model.moe_intermediate_size = model.intermediate_size;
+  const std::int64_t all = estimated_weight_bytes(model, config);
+  const std::int64_t mlps = std::int64_t{2} * 3 * model.hidden_size * model.intermediate_size * model.num_layers;
+  EXPECT_EQ(all - dense, 39 * mlps);
+  // The first of two processes with 16 of 32 ranks each: half of the experts.
+  config.expert_parallel = true;
+  config.data_parallel.size = 32;
+  config.data_parallel.local = 16;
+  EXPECT_EQ(all - estimated_weight_bytes(model, config), 20 * mlps);
+}
+
+TEST(Sizing, ResultsOfExpertsTakeMemory) {
+  model::ModelConfig model = small_model();
+  config::ServeConfig config = flags();
+  const std::int64_t dense = estimated_activation_bytes(model, config);
+  model.num_experts = 40;
+  model.moe_intermediate_size = 1;
+  model.experts_per_token = 8;
+  const std::int64_t here = estimated_activation_bytes(model, config);
+  EXPECT_GT(here, dense);
+  config.expert_parallel = true;
+  EXPECT_EQ(estimated_activation_bytes(model, config), here) << "one process";
+  config.data_parallel.size = 2;
+  EXPECT_GT(estimated_activation_bytes(model, config), here) << "the other process's results and the messages";
 }
 
 TEST(Sizing, ShortMemoryShortensTheContextOrIsRefused) {

@@ -10,11 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "config/command_line.h"
+
 namespace tandem::cluster {
 namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 PortFinder counting_ports() {
   auto next = std::make_shared<std::uint16_t>(static_cast<std::uint16_t>(21000));
@@ -168,6 +171,82 @@ TEST(Deployment, MissingFileIsNamed) {
   const auto deployment = make_deployment(config, counting_ports(), 2);
   ASSERT_FALSE(deployment);
   EXPECT_THAT(deployment.error().message(), HasSubstr("no/such/file.yaml"));
+}
+
+constexpr const char* kTwoNodeDecoder = R"(
+model: m
+network: {address: 192.0.0.254/24}
+connector: layerwise
+proxy: {host: 192.0.0.254, port: 8080}
+instances:
+  - {role: prefill, host: 192.0.0.1, port: 8004, kv_port: 30000, engine_id: "0"}
+  - {role: decode, host: 192.0.0.3, port: 8004, kv_port: 30200, engine_id: "2"}
+  - {role: decode, host: 192.0.0.4, port: 8004, kv_port: 30200, engine_id: "2", flags: [--headless]}
+)";
+
+TEST_F(DeploymentFile, ANetworkMakesEachHostANamespaceAndAHeadlessNodeIsNoInstance) {
+  const auto deployment = make_deployment(with(kTwoNodeDecoder), counting_ports(), 8);
+  ASSERT_TRUE(deployment) << deployment.error().to_string();
+  ASSERT_TRUE(deployment->network.has_value());
+  EXPECT_EQ(deployment->network->hosts, (std::vector<std::string>{"192.0.0.1", "192.0.0.3", "192.0.0.4"}));
+  EXPECT_EQ(node_network_name(*deployment->network), "tdc0000000");
+  ASSERT_EQ(deployment->processes.size(), 4U);
+  EXPECT_EQ(deployment->processes[0].node, "192.0.0.1");
+  EXPECT_THAT(
+      after(deployment->processes[0].arguments, "--kv-transfer-config"),
+      HasSubstr(
+          R"("kv_connector":"MooncakeLayerwiseConnector","kv_role":"kv_producer","kv_port":"30000","engine_id":"0")"));
+  EXPECT_FALSE(deployment->processes[1].headless);
+  EXPECT_TRUE(deployment->processes[2].headless);
+  const ProcessSpec& proxy = deployment->processes[3];
+  EXPECT_EQ(proxy.node, "");
+  EXPECT_EQ(after(proxy.arguments, "--decoder-hosts"), "192.0.0.3");
+  EXPECT_THAT(proxy.arguments, Not(Contains("192.0.0.4")));
+  // The command line stands over the file.
+  config::UpConfig pull = with(kTwoNodeDecoder);
+  pull.connector = config::KvConnector::kPull;
+  EXPECT_THAT(after(make_deployment(pull, counting_ports(), 8)->processes[0].arguments, "--kv-transfer-config"),
+              HasSubstr("MooncakeConnectorV1"));
+}
+
+TEST_F(DeploymentFile, NetworksThatCannotBeAreRefused) {
+  const auto error = [this](const std::string& from, const std::string& to) {
+    std::string text = kTwoNodeDecoder;
+    text.replace(text.find(from), from.size(), to);
+    const auto deployment = make_deployment(with(text), counting_ports(), 8);
+    return deployment ? std::string("accepted") : deployment.error().message();
+  };
+  EXPECT_THAT(error("254/24", "254"),
+              HasSubstr("network: address is '192.0.0.254', expected an IPv4 address and a prefix"));
+  EXPECT_THAT(error("254/24", "254/8"), HasSubstr("a prefix of 16 to 30"));
+  EXPECT_THAT(error("host: 192.0.0.1,", "host: 192.0.1.1,"),
+              HasSubstr("host '192.0.1.1' is not an address in the network of 192.0.0.254/24"));
+  EXPECT_THAT(error("host: 192.0.0.1,", "host: 192.0.0.254,"), HasSubstr("is the address of the bridge itself"));
+  EXPECT_THAT(error(", kv_port: 30000", ""), HasSubstr("every instance needs port and kv_port"));
+  EXPECT_THAT(error("connector: layerwise", "connector: push"),
+              HasSubstr("connector is 'push', expected pull or layerwise"));
+  EXPECT_THAT(error("engine_id: \"2\"}", "engine_id: \"2\", flags: [--headless]}"),
+              HasSubstr("at least one prefill and one decode instance, found 1 and 0"));
+}
+
+TEST(Deployment, TheGuidesDeploymentsHaveAllTheirRanks) {
+  const auto no_variables = [](const std::string&) { return std::optional<std::string>(); };
+  for (const auto& [file, ranks] : {std::pair("qwen3-moe-2p1d", 64), std::pair("qwen3-moe-2p2d", 32)}) {
+    config::UpConfig config;
+    config.deployment_file = std::string("examples/") + file + ".yaml";
+    const auto deployment = make_deployment(config, counting_ports(), 2);
+    ASSERT_TRUE(deployment) << deployment.error().to_string();
+    EXPECT_EQ(deployment->network.value().hosts,
+              (std::vector<std::string>{"192.0.0.1", "192.0.0.2", "192.0.0.3", "192.0.0.4"}));
+    int counted = 0;
+    for (const ProcessSpec& process : deployment->processes) {
+      const auto line = config::parse_command_line(process.arguments, no_variables);
+      ASSERT_TRUE(line) << process.name << ": " << line.error().message();
+      if (const auto* serve = std::get_if<config::ServeConfig>(&line->command))
+        counted += serve->data_parallel.local * serve->tensor_parallel_size;
+    }
+    EXPECT_EQ(counted, ranks);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
@@ -63,15 +62,8 @@ struct Parsed {
   std::string idle_variables;
 };
 
-/// Flags of this version's other parts, which have tests of their own.
-void leave_out(std::vector<std::string>& arguments, const std::string& flag, int values) {
-  const auto at = std::find(arguments.begin(), arguments.end(), flag);
-  if (at != arguments.end()) arguments.erase(at, at + 1 + values);
-}
-
 Parsed parse_script(const std::string& name) {
-  Invocation invocation = run_script(kFolder + name + ".sh");
-  leave_out(invocation.arguments, "--quantization", 1);
+  const Invocation invocation = run_script(kFolder + name + ".sh");
   EXPECT_GT(invocation.arguments.size(), 10U) << name;
   auto line = parse_command_line(invocation.arguments, [&](const std::string& key) -> std::optional<std::string> {
     const auto found = invocation.variables.find(key);
@@ -162,6 +154,7 @@ TEST(Guides, FourNodesWithEitherConnector) {
       EXPECT_EQ(config.planned_decodes, prefills ? 0 : 16);  // --enforce-eager stands over cudagraph_mode
       EXPECT_EQ(config.async_scheduling, !prefills);
       EXPECT_FALSE(config.enable_prefix_caching);
+      EXPECT_EQ(config.quantization, Quantization::kAscend);
       EXPECT_TRUE(config.enable_auto_tool_choice);
       EXPECT_EQ(config.tool_format, ToolFormat::kHermes);
       EXPECT_EQ(config.memory_utilization, prefills ? 0.8 : 0.9);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <future>
+#include <utility>
 
 #include "model/generator.h"
 #include "worker/model_worker.h"
@@ -73,23 +74,29 @@ constexpr std::int32_t kSequences = 6;
 constexpr std::int32_t kBlockSize = 16;
 constexpr std::int32_t kBlocksEach = 64;
 
-std::unique_ptr<model::Checkpoint> tiny_checkpoint() {
-  const boost::json::object config{{"model_type", "qwen3"},       {"vocab_size", 2570},
-                                   {"hidden_size", 48},           {"intermediate_size", 80},
-                                   {"num_hidden_layers", 3},      {"num_attention_heads", 6},
-                                   {"num_key_value_heads", 2},    {"head_dim", 32},
-                                   {"rms_norm_eps", 1e-6},        {"rope_theta", 1000000.0},
-                                   {"tie_word_embeddings", true}, {"max_position_embeddings", 1024}};
+std::unique_ptr<model::Checkpoint> tiny_checkpoint(bool with_experts) {
+  boost::json::object config{{"model_type", "qwen3"},       {"vocab_size", 2570},
+                             {"hidden_size", 48},           {"intermediate_size", 80},
+                             {"num_hidden_layers", 3},      {"num_attention_heads", 6},
+                             {"num_key_value_heads", 2},    {"head_dim", 32},
+                             {"rms_norm_eps", 1e-6},        {"rope_theta", 1000000.0},
+                             {"tie_word_embeddings", true}, {"max_position_embeddings", 1024}};
+  if (with_experts) {
+    config["model_type"] = "qwen3_moe";
+    config["num_experts"] = 10;
+    config["num_experts_per_tok"] = 3;
+    config["moe_intermediate_size"] = 32;
+  }
   auto parsed = model::parse_config(config, {});
   EXPECT_TRUE(parsed.has_value()) << parsed.error().to_string();
   return model::make_synthetic_checkpoint(*parsed, "39:");
 }
 
-class PlannedSteps : public ::testing::TestWithParam<model::ComputeType> {
+class PlannedSteps : public ::testing::TestWithParam<std::pair<model::ComputeType, bool>> {
  protected:
   std::unique_ptr<ModelWorker> make_worker(std::int32_t planned_decodes) {
     ModelWorkerOptions options;
-    options.model.compute = GetParam();
+    options.model.compute = GetParam().first;
     options.model.isa = kernels::detect_isa();
     options.model.max_positions = 1024;
     options.block_size = kBlockSize;
@@ -103,7 +110,7 @@ class PlannedSteps : public ::testing::TestWithParam<model::ComputeType> {
   }
 
   /// One token each for `count` sequences at `position`: greedy, drawn, and with penalties in turn.
-  static std::shared_ptr<const StepPlan> decode_plan(std::int32_t count, std::int64_t position) {
+  static std::shared_ptr<StepPlan> decode_plan(std::int32_t count, std::int64_t position) {
     auto plan = std::make_shared<StepPlan>();
     for (std::int32_t i = 0; i < count; ++i) {
       auto params = std::make_shared<SamplingParams>();
@@ -126,7 +133,7 @@ class PlannedSteps : public ::testing::TestWithParam<model::ComputeType> {
   }
 
   /// Allocations of the worker's threads in a step, without those of the answer.
-  static int allocations_of(ModelWorker& worker, std::shared_ptr<const StepPlan> plan) {
+  static int allocations_of(ModelWorker& worker, std::shared_ptr<StepPlan> plan) {
     std::promise<void> done;
     auto ended = done.get_future();
     std::optional<Result<StepResult>> answer;
@@ -149,7 +156,7 @@ class PlannedSteps : public ::testing::TestWithParam<model::ComputeType> {
     if (TANDEM_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer has replaced malloc";
   }
 
-  std::unique_ptr<model::Checkpoint> checkpoint_ = tiny_checkpoint();
+  std::unique_ptr<model::Checkpoint> checkpoint_ = tiny_checkpoint(GetParam().second);
 };
 
 TEST_P(PlannedSteps, AllocateNothingFromTheFirstOneOn) {
@@ -165,10 +172,14 @@ TEST_P(PlannedSteps, WithoutAPlanTheFirstStepsAllocate) {
   EXPECT_GT(allocations_of(*worker, decode_plan(kSequences, 600)), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, PlannedSteps,
-                         ::testing::Values(model::ComputeType::kFloat32, model::ComputeType::kBf16,
-                                           model::ComputeType::kW8A8),
-                         [](const auto& type) { return std::string(model::compute_name(type.param)); });
+INSTANTIATE_TEST_SUITE_P(
+    Types, PlannedSteps,
+    ::testing::Values(std::pair(model::ComputeType::kFloat32, false), std::pair(model::ComputeType::kBf16, false),
+                      std::pair(model::ComputeType::kW8A8, false), std::pair(model::ComputeType::kBf16, true),
+                      std::pair(model::ComputeType::kW8A8, true)),
+    [](const auto& type) {
+      return std::string(model::compute_name(type.param.first)) + (type.param.second ? "WithExperts" : "");
+    });
 
 }  // namespace
 }  // namespace tandem::worker

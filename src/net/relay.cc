@@ -1,13 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proxy/answer_relay.h"
+#include "net/relay.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
 
 #include "net/sse.h"
-#include "proxy/forwarding.h"
 
-namespace tandem::proxy {
+namespace tandem::net {
 namespace {
 
 using End = RelayOutcome::End;
+
+constexpr std::array<std::string_view, 9> kHopByHop = {
+    "connection",        "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade"};
+
+void remove_hop_by_hop(Headers& headers) {
+  std::vector<std::string> named;
+  for (const auto& [name, value] : headers.fields()) {
+    Headers probe;
+    probe.add(name, "");
+    if (!probe.find("connection")) continue;
+    std::string_view rest = value;
+    while (!rest.empty()) {
+      const auto comma = std::min(rest.find(','), rest.size());
+      auto token = rest.substr(0, comma);
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+      while (token.starts_with(' ')) token.remove_prefix(1);
+      while (token.ends_with(' ')) token.remove_suffix(1);
+      if (!token.empty()) named.emplace_back(token);
+    }
+  }
+  for (const auto& name : named) headers.remove(name);
+  for (const auto name : kHopByHop) headers.remove(name);
+}
 
 /// Remembers where an event stream stands and whether it said that it is over.
 class StreamState {
@@ -30,25 +58,38 @@ class StreamState {
 
  private:
   static constexpr std::size_t kTail = 16;  // "data: [DONE]" and its line ends
-  net::SseBoundary boundary_;
+  SseBoundary boundary_;
   std::string tail_;
 };
 
 /// No [DONE]: a client that reads no error events must not take what it has for a whole answer.
-net::Task<void> end_with_error(std::shared_ptr<net::Exchange> exchange, const StreamState& state, std::string message) {
+Task<void> end_with_error(std::shared_ptr<Exchange> exchange, const StreamState& state, std::string event) {
   std::string bytes(state.closing());
-  bytes += "data: " + error_body(502, message) + "\n\n";
+  bytes += event;
   const auto sent = co_await exchange->write(std::move(bytes));
   if (sent) (void)co_await exchange->end_stream();
 }
 
 }  // namespace
 
-net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
-                                     std::unique_ptr<net::ClientResponse> answer, std::string first_piece,
-                                     net::Headers extra) {
+Headers request_headers(const Headers& client) {
+  Headers headers = client;
+  remove_hop_by_hop(headers);
+  for (const char* name : {"host", "content-length", "expect", "accept-encoding"}) headers.remove(name);
+  return headers;
+}
+
+Headers answer_headers(const Headers& backend) {
+  Headers headers = backend;
+  remove_hop_by_hop(headers);
+  headers.remove("date");
+  return headers;
+}
+
+Task<RelayOutcome> relay_answer(std::shared_ptr<Exchange> exchange, std::unique_ptr<ClientResponse> answer,
+                                std::string first_piece, Headers extra, ErrorEvent error_event) {
   RelayOutcome outcome;
-  net::Headers headers = client_headers(answer->headers());
+  Headers headers = answer_headers(answer->headers());
   for (const auto& [name, value] : extra.fields()) headers.set(name, value);
   const auto type = headers.find("content-type");
   const bool events = type && type->starts_with("text/event-stream");
@@ -69,7 +110,7 @@ net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
       continue;
     }
     outcome.error = next.error();
-    if (outcome.error.code() == Code::kCancelled || exchange->client_gone()) {
+    if (exchange->client_gone()) {
       client_there = false;
       break;
     }
@@ -79,7 +120,8 @@ net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
     }
     outcome.end = End::kBroken;
     if (events) {
-      co_await end_with_error(exchange, state, outcome.error.message());
+      std::string event = error_event(outcome.error.message());
+      co_await end_with_error(exchange, state, std::move(event));
     } else {
       exchange->abandon();
     }
@@ -93,14 +135,13 @@ net::Task<RelayOutcome> relay_answer(std::shared_ptr<net::Exchange> exchange,
   co_return outcome;
 }
 
-net::Task<void> relay_whole(std::shared_ptr<net::Exchange> exchange, int status, net::Headers headers,
-                            std::string body) {
-  net::HttpResponse response;
+Task<void> relay_whole(std::shared_ptr<Exchange> exchange, int status, Headers headers, std::string body) {
+  HttpResponse response;
   response.status = status;
-  response.headers = client_headers(headers);
+  response.headers = answer_headers(headers);
   response.content_type = std::string(response.headers.find("content-type").value_or("application/json"));
   response.body = std::move(body);
   (void)co_await exchange->respond(std::move(response));
 }
 
-}  // namespace tandem::proxy
+}  // namespace tandem::net
