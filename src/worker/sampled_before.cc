@@ -4,6 +4,14 @@
 #include <algorithm>
 
 namespace tandem::worker {
+namespace {
+constexpr std::size_t kUsualSequences = 4096;
+}  // namespace
+
+SampledBefore::SampledBefore() {
+  tokens_.reserve(kUsualSequences);
+  lost_.reserve(kUsualSequences);
+}
 
 void SampledBefore::fill_in(StepPlan& plan) {
   lost_.clear();

@@ -50,8 +50,8 @@ class DataParallel(unittest.TestCase):
         tandem.assert_blocks_come_back(process)
 
     def test_ranks_give_the_text_of_one(self):
-        for ranks, flags in ((2, ["-tp", "3"]), (4, [])):
-            with self.subTest(ranks=ranks):
+        for ranks, flags in ((2, ["-tp", "3"]), (4, []), (1, ["--async-scheduling"]), (3, ["--async-scheduling"])):
+            with self.subTest(ranks=ranks, flags=flags):
                 process = self.start(f"dp{ranks}", "-dp", ranks, *flags)
                 self.check(process, ranks)
                 infos = [s for s in process.metrics() if s.startswith("vllm:cache_config_info")]
@@ -88,8 +88,9 @@ class DataParallel(unittest.TestCase):
             with self.subTest(connector=connector):
                 transfer = {"kv_connector": name, "kv_connector_extra_config": {
                     "prefill": {"dp_size": 2, "tp_size": 1}, "decode": {"dp_size": 4, "tp_size": 1}}}
-                prefill = self.start("P", "-dp", "2", role="kv_producer", transfer=transfer)
-                decode = self.start("D", "-dp", "4", role="kv_consumer", transfer=transfer)
+                flags = ["--async-scheduling"] if connector == "layerwise" else []
+                prefill = self.start("P", "-dp", "2", *flags, role="kv_producer", transfer=transfer)
+                decode = self.start("D", "-dp", "4", *flags, role="kv_consumer", transfer=transfer)
                 proxy = tandem.proxy([prefill], [decode], "--connector", connector).wait_ready()
                 self.addCleanup(proxy.stop)
                 self.assertEqual(at_once(proxy), self.expected)
@@ -101,6 +102,22 @@ class DataParallel(unittest.TestCase):
                 tandem.assert_blocks_come_back(prefill, decode)
                 for process in (proxy, decode, prefill):
                     process.stop()
+
+    def test_stop_strings_and_streams_with_async_scheduling(self):
+        """What ends a request is noticed when a step behind it is in flight already: nothing of that may show."""
+        plain, ahead = self.start("plain"), self.start("ahead", "--async-scheduling")
+        fields = dict(max_tokens=24, logprobs=2, stop=["the", ".", "\n"], n=2, temperature=0.7, seed=3)
+        for prompt in PROMPTS[::5]:
+            expected, got = (process.complete(prompt, **fields) for process in (plain, ahead))
+            for answer in (expected, got):
+                for name in ("id", "created", "model"):
+                    answer.pop(name)
+            self.assertEqual(got, expected)
+            body = {"prompt": prompt, "temperature": 0, "max_tokens": 12}
+            texts = ["".join(event["choices"][0]["text"] for event in process.stream("/v1/completions", body))
+                     for process in (plain, ahead)]
+            self.assertEqual(*texts)
+        tandem.assert_blocks_come_back(plain, ahead)
 
     def test_a_config_that_says_something_else_is_refused(self):
         transfer = {"kv_connector_extra_config": {"decode": {"dp_size": 4}}}

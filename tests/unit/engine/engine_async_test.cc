@@ -141,7 +141,7 @@ class EngineAsyncTest : public ::testing::Test {
   }
 
   /// Some outputs have a grammar, from their beginning or from some token on.
-  static constexpr std::size_t kGrammarLater = 10;  // a plain greedy request
+  static constexpr std::size_t kGrammarLater = 6;  // a plain greedy request
   static void add_grammar(std::size_t i, GenerationRequest& request) {
     if (i % 4 != 3 && i != kGrammarLater) return;
     request.grammar = std::make_shared<Staircase>(static_cast<std::int32_t>(i) / 2);
