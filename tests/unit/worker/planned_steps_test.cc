@@ -110,7 +110,7 @@ class PlannedSteps : public ::testing::TestWithParam<std::pair<model::ComputeTyp
   }
 
   /// One token each for `count` sequences at `position`: greedy, drawn, and with penalties in turn.
-  static std::shared_ptr<const StepPlan> decode_plan(std::int32_t count, std::int64_t position) {
+  static std::shared_ptr<StepPlan> decode_plan(std::int32_t count, std::int64_t position) {
     auto plan = std::make_shared<StepPlan>();
     for (std::int32_t i = 0; i < count; ++i) {
       auto params = std::make_shared<SamplingParams>();
@@ -133,7 +133,7 @@ class PlannedSteps : public ::testing::TestWithParam<std::pair<model::ComputeTyp
   }
 
   /// Allocations of the worker's threads in a step, without those of the answer.
-  static int allocations_of(ModelWorker& worker, std::shared_ptr<const StepPlan> plan) {
+  static int allocations_of(ModelWorker& worker, std::shared_ptr<StepPlan> plan) {
     std::promise<void> done;
     auto ended = done.get_future();
     std::optional<Result<StepResult>> answer;
