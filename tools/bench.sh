@@ -24,6 +24,10 @@ done
 if [ "$(id -u)" -eq 0 ]; then
   say "waiting for KV after the prefill: pull and layerwise push"
   python3 bench/transfer/push_over_link.py --build "$build"
+  say "rounds between the processes of an instance"
+  python3 bench/comm/rounds.py --build "$build" | tee build/bench/comm_rounds.txt
+  say "steps of an instance over two hosts next to one"
+  python3 bench/comm/steps.py --build "$build" | tee build/bench/comm_steps.txt
 else
-  echo "bench: push_over_link.py is left out, it needs root for network namespaces"
+  echo "bench: push_over_link.py and comm/*.py are left out, they need root for network namespaces"
 fi

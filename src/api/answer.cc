@@ -13,6 +13,7 @@ MessageDelta Choice::add(const engine::Output& output) {
   text += output.text;
   tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
   logprobs.insert(logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+  if (!output.prompt_logprobs.empty()) prompt_logprobs = output.prompt_logprobs;
   if (output.finish) finish = output.finish;
   stop_reason = output.stop_reason;
   num_cached_tokens = std::max(num_cached_tokens, output.num_cached_tokens);
@@ -74,6 +75,29 @@ void write_ids(JsonWriter& writer, std::span<const std::int32_t> ids) {
 std::string token_text(const Context& context, std::int32_t id, bool as_id) {
   if (as_id || context.parts.tokenizer == nullptr) return fmt::format("token_id:{}", id);
   return context.parts.tokenizer->decode(std::span(&id, 1), false);
+}
+
+void write_prompt_logprobs(JsonWriter& writer, const Choice& choice, const Context& context, const Job& job) {
+  // What `echo` needs is no answer to a question for them.
+  if (!job.show_prompt_logprobs || choice.prompt_logprobs.empty()) {
+    writer.null();
+    return;
+  }
+  writer.begin_array();
+  for (const auto& list : choice.prompt_logprobs) {
+    if (list.empty()) {
+      writer.null();
+      continue;
+    }
+    writer.begin_object();
+    for (const worker::TokenLogprob& entry : list) {
+      writer.key(fmt::format("{}", entry.token)).begin_object().key("logprob").real(entry.logprob);
+      writer.member("rank", std::int64_t{entry.rank});
+      writer.member("decoded_token", token_text(context, entry.token, false)).end_object();
+    }
+    writer.end_object();
+  }
+  writer.end_array();
 }
 
 std::vector<worker::TokenLogprob> distinct_logprobs(std::span<const worker::TokenLogprob> list, std::size_t limit) {

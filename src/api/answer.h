@@ -22,7 +22,8 @@ class JsonWriter;
 struct Choice {
   std::string text;
   std::vector<std::int32_t> tokens;
-  std::vector<std::vector<worker::TokenLogprob>> logprobs;  ///< one list a token
+  std::vector<std::vector<worker::TokenLogprob>> logprobs;         ///< one list a token
+  std::vector<std::vector<worker::TokenLogprob>> prompt_logprobs;  ///< one list a token of the prompt, the first empty
   std::optional<engine::FinishReason> finish;
   std::variant<std::monostate, std::int32_t, std::string> stop_reason;
   std::int32_t num_cached_tokens = 0;
@@ -72,6 +73,8 @@ void write_stop_reason(JsonWriter& writer, const std::variant<std::monostate, st
 void write_ids(JsonWriter& writer, std::span<const std::int32_t> ids);
 /// The text of one token by itself, or "token_id:N".
 std::string token_text(const Context& context, std::int32_t id, bool as_id);
+/// prompt_logprobs of an answer: null, then for each further token of the prompt a map from ids to what they have.
+void write_prompt_logprobs(JsonWriter& writer, const Choice& choice, const Context& context, const Job& job);
 /// A token's list without repetitions, the sampled one first, at most `limit` entries.
 std::vector<worker::TokenLogprob> distinct_logprobs(std::span<const worker::TokenLogprob> list, std::size_t limit);
 

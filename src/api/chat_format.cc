@@ -18,7 +18,9 @@ class ChatFormat final : public AnswerFormat {
     for (std::size_t i = 0; i < choices.size(); ++i) write_choice(writer, i, choices[i]);
     writer.end_array().null_member("service_tier").null_member("system_fingerprint").key("usage");
     write_usage(writer, total_usage(job_, choices), context_, true);
-    writer.null_member("prompt_logprobs").key("prompt_token_ids");
+    writer.key("prompt_logprobs");
+    write_prompt_logprobs(writer, choices.front(), context_, job_);
+    writer.key("prompt_token_ids");
     if (job_.return_token_ids)
       write_ids(writer, job_.prompts[0].ids);
     else

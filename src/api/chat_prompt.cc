@@ -302,12 +302,13 @@ Outcome<json::value> prepare_tools(const Fields& body) {
   return json::value(std::move(prepared));
 }
 
-Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& body) {
+Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& body, bool answered) {
   TANDEM_ASSIGN(TemplateFields fields, read_template_fields(context, body));
   TANDEM_ASSIGN(json::value tools, prepare_tools(body));
   ChatPrompt prompt;
-  TANDEM_TRY(read_tool_choice(context, body, tools, prompt.plan));
-  if (prompt.plan.tools == ToolMode::kNone && context.config.exclude_tools_when_tool_choice_none) tools = nullptr;
+  if (answered) TANDEM_TRY(read_tool_choice(context, body, tools, prompt.plan));
+  if (answered && prompt.plan.tools == ToolMode::kNone && context.config.exclude_tools_when_tool_choice_none)
+    tools = nullptr;
   TANDEM_ASSIGN(const auto chat_template, choose_template(context, fields, !tools.is_null()));
   TANDEM_ASSIGN(const json::array messages, prepare_messages(body, content_as_parts(context, *chat_template)));
   text::ChatTemplate::Input input;

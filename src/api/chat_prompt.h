@@ -21,7 +21,8 @@ struct ChatPrompt {
 
 /// Reads messages, tools, tool_choice, parallel_tool_calls, include_reasoning, chat_template*, add_generation_prompt,
 /// continue_final_message, documents.
-Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& body);
+/// Without `answered` nobody reads an answer, and tool_choice does not matter.
+Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& body, bool answered = true);
 
 /// Messages as the template wants them: content one string or a list of parts, arguments of tool calls as objects.
 Outcome<boost::json::array> prepare_messages(const Fields& body, bool content_as_parts);

@@ -40,7 +40,9 @@ class CompletionFormat final : public AnswerFormat {
     begin(writer).key("choices").begin_array().begin_object();
     writer.member("index", static_cast<std::int64_t>(index));
     writer.member("text", text_of(index, first, output.text)).key("logprobs");
-    write_logprobs(writer, output.logprobs, num_characters(choice.text) - num_characters(output.text));
+    const std::int64_t before =
+        first ? 0 : num_characters(prompt(index).echo) + num_characters(choice.text) - num_characters(output.text);
+    write_logprobs(writer, echoed(index, choice, first), output.logprobs, before);
     write_finish(writer, output.finish, output.stop_reason);
     writer.key("prompt_token_ids");
     if (job_.return_token_ids && first)
@@ -82,11 +84,13 @@ class CompletionFormat final : public AnswerFormat {
   void write_choice(JsonWriter& writer, std::size_t index, const Choice& choice) const {
     writer.begin_object().member("index", static_cast<std::int64_t>(index));
     writer.member("text", text_of(index, true, choice.text)).key("logprobs");
-    write_logprobs(writer, choice.logprobs, 0);
+    write_logprobs(writer, echoed(index, choice, true), choice.logprobs, 0);
     write_finish(writer, choice.finish, choice.stop_reason);
     writer.key("token_ids");
     write_token_ids(writer, choice.tokens);
-    writer.null_member("prompt_logprobs").key("prompt_token_ids");
+    writer.key("prompt_logprobs");
+    write_prompt_logprobs(writer, choice, context_, job_);
+    writer.key("prompt_token_ids");
     if (job_.return_token_ids)
       write_ids(writer, prompt(index).ids);
     else
@@ -112,9 +116,20 @@ class CompletionFormat final : public AnswerFormat {
       writer.null();
   }
 
-  /// Parallel arrays; each map of top log-probabilities has the sampled token and up to N others.
-  void write_logprobs(JsonWriter& writer, std::span<const std::vector<worker::TokenLogprob>> lists,
-                      std::int64_t offset) const {
+  using Lists = std::span<const std::vector<worker::TokenLogprob>>;
+  /// Tokens of the prompt that stand before an answer's.
+  struct Echoed {
+    std::span<const std::int32_t> ids;
+    Lists logprobs;
+  };
+  Echoed echoed(std::size_t index, const Choice& choice, bool first) const {
+    if (!first || prompt(index).echo.empty() || choice.prompt_logprobs.empty()) return {};
+    return {prompt(index).ids, choice.prompt_logprobs};
+  }
+
+  /// Parallel arrays; each map of top log-probabilities has the sampled token and up to N others. The first token of a
+  /// prompt has none.
+  void write_logprobs(JsonWriter& writer, const Echoed& echo, Lists lists, std::int64_t offset) const {
     if (!job_.sampling.logprobs) {
       writer.null();
       return;
@@ -124,14 +139,21 @@ class CompletionFormat final : public AnswerFormat {
     values.begin_array();
     tops.begin_array();
     offsets.begin_array();
-    for (const auto& list : lists) {
-      if (list.empty()) continue;
-      texts.push_back(token_text(context_, list.front().token, job_.tokens_as_ids));
-      values.real(list.front().logprob);
+    const auto add = [&](std::int32_t token, std::span<const worker::TokenLogprob> list) {
+      texts.push_back(token_text(context_, token, job_.tokens_as_ids));
       offsets.integer(offset);
       offset += num_characters(texts.back());
+      if (list.empty()) {
+        values.null();
+        tops.null();
+        return;
+      }
+      values.real(list.front().logprob);
       write_top(tops, distinct_logprobs(list, static_cast<std::size_t>(*job_.sampling.logprobs) + 1));
-    }
+    };
+    for (std::size_t i = 0; i < echo.ids.size(); ++i) add(echo.ids[i], echo.logprobs[i]);
+    for (const auto& list : lists)
+      if (!list.empty() && !job_.drop_output) add(list.front().token, list);
     writer.begin_object().key("text_offset").raw(offsets.end_array().text());
     writer.key("token_logprobs").raw(values.end_array().text()).key("tokens").begin_array();
     for (const std::string& text : texts) writer.string(text);

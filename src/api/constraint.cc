@@ -43,7 +43,7 @@ Outcome<Constraint> schema_constraint(json::value schema, const JsonStyle& style
     json::object options;
     if (style.disable_any_whitespace) options["whitespace_flexible"] = false;
     if (style.whitespace_pattern) options["whitespace_pattern"] = *style.whitespace_pattern;
-    object->erase("x-guidance");  // llguidance's own options are not for clients to set
+    object->stable_erase("x-guidance");  // llguidance's own options are not for clients to set
     if (!options.empty()) (*object)["x-guidance"] = std::move(options);
   }
   return Constraint{GrammarKind::kJsonSchema, json::serialize(schema), std::move(param)};
@@ -224,7 +224,7 @@ Outcome<void> hoist_definitions(json::value& schema, json::object& root) {
             "tools");
       all[member.key()] = member.value();
     }
-    object->erase(name);
+    object->stable_erase(name);
   }
   return {};
 }

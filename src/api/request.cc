@@ -26,12 +26,8 @@ std::int64_t unix_seconds() {
 }
 
 /// Members whose mere presence asks for something this version does not do.
-constexpr std::string_view kUnsupportedMembers[] = {"prompt_logprobs", "prompt_embeds", "repetition_detection",
-                                                    "thinking_token_budget", "audio"};
-
-bool is_empty(const json::value& value) {
-  return (value.is_object() && value.as_object().empty()) || (value.is_array() && value.as_array().empty());
-}
+constexpr std::string_view kUnsupportedMembers[] = {"prompt_embeds", "repetition_detection", "thinking_token_budget",
+                                                    "audio"};
 
 Outcome<void> check_stream_options(const Context& context, const Fields& body, Job& job) {
   const json::value* options = body.find("stream_options");
@@ -107,6 +103,16 @@ Outcome<void> read_handover(const Context& context, const Fields& body, Job& job
   return check_partners(context, job.kv);
 }
 
+Outcome<void> read_prompt_logprobs(const Context& context, const Fields& body, Job& job) {
+  TANDEM_ASSIGN(const auto asked, body.integer("prompt_logprobs"));
+  if (!asked) return {};
+  if (*asked < -1) return value_error("`prompt_logprobs` must be a positive value or -1.");
+  if (job.stream && *asked != 0) return value_error("`prompt_logprobs` are not available when `stream=True`.");
+  TANDEM_ASSIGN(job.sampling_fields.prompt_logprobs, checked_logprobs(*asked, context.limits(), "prompt"));
+  job.show_prompt_logprobs = true;
+  return {};
+}
+
 /// What both endpoints have in common, up to the prompt.
 Outcome<Job> read_common(Context& context, const net::HttpRequest& request, const Fields& body, bool chat) {
   Job job;
@@ -119,6 +125,7 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
   TANDEM_ASSIGN(job.return_token_ids, body.boolean("return_token_ids", false));
   TANDEM_ASSIGN(job.tokens_as_ids,
                 body.boolean("return_tokens_as_token_ids", context.config.return_tokens_as_token_ids));
+  TANDEM_TRY(read_prompt_logprobs(context, body, job));
   TANDEM_ASSIGN(const auto priority, body.int32("priority"));
   job.priority = priority.value_or(0);
   TANDEM_ASSIGN(job.rank, rank_of(context, request));
@@ -137,24 +144,6 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
   TANDEM_ASSIGN(job.constraint, read_constraint(body));
   TANDEM_TRY(read_handover(context, body, job));
   return job;
-}
-
-/// Keeps the last k ids (truncate_prompt_tokens).
-Outcome<void> truncate_prompt(const Fields& body, std::int64_t limit, std::vector<std::int32_t>& ids) {
-  TANDEM_ASSIGN(const auto asked, body.integer("truncate_prompt_tokens"));
-  if (!asked) return {};
-  if (*asked < -1 || *asked == 0)
-    return bad_request(fmt::format("truncate_prompt_tokens must be -1 or at least 1, got {}.", *asked),
-                       "truncate_prompt_tokens");
-  if (*asked > limit)
-    return bad_request(
-        fmt::format("truncate_prompt_tokens value ({}) is greater than max_model_len minus max_tokens ({}). Please "
-                    "request a smaller truncation size.",
-                    *asked, limit),
-        "truncate_prompt_tokens");
-  const auto keep = static_cast<std::size_t>(*asked == -1 ? limit : *asked);
-  if (ids.size() > keep) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(keep));
-  return {};
 }
 
 Outcome<void> check_ids(const Context& context, const std::vector<std::int32_t>& ids) {
@@ -200,64 +189,34 @@ Outcome<void> resolve(const Context& context, Job& job, std::optional<std::int64
   return check_counts(context, job);
 }
 
-Outcome<std::vector<Prompt>> ids_prompts(const json::array& list) {
-  std::vector<Prompt> prompts;
-  const bool nested = list.front().is_array();
-  const std::size_t count = nested ? list.size() : 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (nested && !list[i].is_array()) return validation_error("list_type", "prompt", "Input should be a valid list");
-    Prompt& prompt = prompts.emplace_back();
-    for (const json::value& element : nested ? list[i].as_array() : list) {
-      const auto id = int32_of(element);
-      if (!id) return validation_error("int_type", "prompt", "Input should be a valid integer (a token id)");
-      prompt.ids.push_back(*id);
-    }
-  }
-  return prompts;
-}
-
-Outcome<std::vector<Prompt>> read_prompts(const Context& context, const Fields& body) {
-  const json::value* value = body.find("prompt");
-  if (value == nullptr || (value->is_string() && value->as_string().empty()))
-    return value_error("Either prompt or prompt_embeds must be provided and non-empty.");
-  TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", true));
-  const bool limited = !body.has("truncate_prompt_tokens");
-  std::vector<std::string_view> texts;
-  if (value->is_string()) {
-    texts.emplace_back(value->as_string());
-  } else if (!value->is_array()) {
-    return validation_error("string_type", "prompt", "Input should be a string, a list of strings, or token ids");
-  } else if (value->as_array().empty()) {
-    return bad_request("please provide at least one prompt", "prompt");
-  } else if (!value->as_array().front().is_string()) {
-    return ids_prompts(value->as_array());
-  } else {
-    for (const json::value& element : value->as_array()) {
-      if (!element.is_string()) return validation_error("string_type", "prompt", "Input should be a valid string");
-      texts.emplace_back(element.as_string());
-    }
-  }
-  std::vector<Prompt> prompts;
-  for (const std::string_view text : texts) {
-    TANDEM_ASSIGN(auto ids, tokenize(context, text, add_special, limited));
-    Prompt& prompt = prompts.emplace_back();
-    prompt.ids = std::move(ids);
-    prompt.echo = std::string(text);
-  }
-  return prompts;
-}
-
 Outcome<void> read_completion_logprobs(const Context& context, const Fields& body, bool echo, Job& job) {
   TANDEM_ASSIGN(const auto logprobs, body.integer("logprobs"));
   if (!logprobs) return {};
   if (*logprobs < 0) return value_error("`logprobs` must be a positive value.");
-  if (echo)
-    return bad_request(
-        "`echo` together with `logprobs` needs log-probabilities of the prompt, which are not supported in this "
-        "version",
-        "echo");
   TANDEM_ASSIGN(job.sampling_fields.logprobs, checked_logprobs(*logprobs, context.limits()));
+  // The prompt's tokens stand before the answer's, with log-probabilities of their own.
+  if (echo && !job.sampling_fields.prompt_logprobs) job.sampling_fields.prompt_logprobs = job.sampling_fields.logprobs;
   return {};
+}
+
+/// Each word as it is, and as it follows a space if that is one way to write it.
+Outcome<std::vector<std::vector<std::int32_t>>> read_bad_words(const Context& context, const Fields& body) {
+  std::vector<std::vector<std::int32_t>> bad_words;
+  const json::value* words = body.find("bad_words");
+  if (words == nullptr) return bad_words;
+  if (!words->is_array()) return validation_error("list_type", "bad_words", "Input should be a valid list");
+  for (const json::value& word : words->get_array()) {
+    if (!word.is_string()) return validation_error("string_type", "bad_words", "Input should be a valid string");
+    std::string text(word.get_string());
+    text.erase(0, std::min(text.find_first_not_of(' '), text.size()));
+    if (text.empty()) return bad_request("bad_words cannot contain an empty string.", "bad_words");
+    TANDEM_ASSIGN(auto plain, tokenize(context, text, false));
+    TANDEM_ASSIGN(auto spaced, tokenize(context, " " + text, false));
+    const bool another = spaced.size() == plain.size() && spaced.front() != plain.front();
+    bad_words.push_back(std::move(plain));
+    if (another) bad_words.push_back(std::move(spaced));
+  }
+  return bad_words;
 }
 
 Outcome<void> read_chat_logprobs(const Context& context, const Fields& body, Job& job) {
@@ -324,8 +283,6 @@ Outcome<void> refuse_unsupported(const Fields& body) {
   if (body.has("logits_processors"))
     return bad_request("logits_processors argument is not supported by this server", "logits_processors");
   if (body.has("suffix")) return bad_request("suffix is not currently supported", "suffix");
-  if (const json::value* words = body.find("bad_words"); words != nullptr && !is_empty(*words))
-    return bad_request("bad_words is not supported in this version", "bad_words");
   for (const std::string_view name : kUnsupportedMembers)
     if (body.has(name)) return bad_request(fmt::format("{} is not supported in this version", name), std::string(name));
   return {};
@@ -346,21 +303,6 @@ Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t pro
   std::int64_t budget = asked.value_or(std::min(left, defaults.max_new_tokens.value_or(left)));
   if (defaults.max_new_tokens_ceiling) budget = std::min(budget, *defaults.max_new_tokens_ceiling);
   return budget;
-}
-
-Outcome<std::vector<std::int32_t>> tokenize(const Context& context, std::string_view text, bool add_special_tokens,
-                                            bool limited) {
-  if (context.parts.tokenizer == nullptr)
-    return bad_request("this server has no tokenizer: give token ids in place of text", "prompt");
-  if (limited && text.size() > context.max_text_bytes)
-    return bad_request(
-        fmt::format("This model's maximum context length is {} tokens. However, your prompt has {} bytes, which "
-                    "cannot fit whatever it says. Please reduce the length of the input prompt.",
-                    context.max_model_len(), text.size()),
-        "input_text");
-  auto ids = context.parts.tokenizer->encode(text, add_special_tokens);
-  if (!ids) return bad_request(ids.error().message(), "prompt");
-  return std::move(*ids);
 }
 
 Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& request) {
@@ -409,6 +351,7 @@ Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
     job.sampling_fields.skip_special_tokens = false;
   job.prompts.push_back(std::move(prompt));
   TANDEM_TRY(resolve(context, job, asked));
+  TANDEM_ASSIGN(job.sampling.bad_words, read_bad_words(context, body));
   return job;
 }
 

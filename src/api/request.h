@@ -36,9 +36,10 @@ struct Job {
   bool include_usage = false;
   bool continuous_usage = false;
   bool return_token_ids = false;
-  bool tokens_as_ids = false;  ///< token strings of log-probabilities are "token_id:N"
-  bool drop_output = false;    ///< completions: echo with max_tokens 0
-  bool timing = false;         ///< the client asked for X-Tandem-Timing
+  bool tokens_as_ids = false;         ///< token strings of log-probabilities are "token_id:N"
+  bool show_prompt_logprobs = false;  ///< the request asked for prompt_logprobs
+  bool drop_output = false;           ///< completions: echo with max_tokens 0
+  bool timing = false;                ///< the client asked for X-Tandem-Timing
   std::int32_t n = 1;
   std::vector<Prompt> prompts;
   MessagePlan message;                           ///< chat: how to read the answer
@@ -74,5 +75,10 @@ Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t pro
 /// Text to ids, bounded by Context::max_text_bytes.
 Outcome<std::vector<std::int32_t>> tokenize(const Context& context, std::string_view text, bool add_special_tokens,
                                             bool limited = true);
+
+/// The member "prompt" of a completion, each text as its echo.
+Outcome<std::vector<Prompt>> read_prompts(const Context& context, const Fields& body);
+/// Keeps the last k ids (truncate_prompt_tokens), at most `limit`.
+Outcome<void> truncate_prompt(const Fields& body, std::int64_t limit, std::vector<std::int32_t>& ids);
 
 }  // namespace tandem::api

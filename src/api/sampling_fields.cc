@@ -131,12 +131,12 @@ Outcome<SamplingFields> read_sampling_fields(const Fields& fields) {
   return result;
 }
 
-Outcome<std::int32_t> checked_logprobs(std::int64_t asked, const SamplingLimits& limits) {
+Outcome<std::int32_t> checked_logprobs(std::int64_t asked, const SamplingLimits& limits, std::string_view whose) {
   const std::int64_t wanted = asked == -1 ? limits.vocab_size : asked;
   if (limits.max_logprobs >= 0 && wanted > limits.max_logprobs)
-    return bad_request(fmt::format("Requested sample logprobs of {}, which is greater than max allowed: {}", wanted,
+    return bad_request(fmt::format("Requested {} logprobs of {}, which is greater than max allowed: {}", whose, wanted,
                                    limits.max_logprobs),
-                       "logprobs");
+                       whose == "prompt" ? "prompt_logprobs" : "logprobs");
   return static_cast<std::int32_t>(std::min<std::int64_t>(wanted, limits.vocab_size));
 }
 
@@ -182,6 +182,7 @@ Outcome<worker::SamplingParams> resolve_sampling(const SamplingFields& fields, c
   params.logit_bias = fields.logit_bias;
   if (fields.allowed_token_ids) params.allowed_token_ids = *fields.allowed_token_ids;
   params.logprobs = fields.logprobs;
+  params.prompt_logprobs = fields.prompt_logprobs;
   return params;
 }
 

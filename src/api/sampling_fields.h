@@ -38,6 +38,7 @@ struct SamplingFields {
   std::vector<std::pair<std::int32_t, float>> logit_bias;
   std::optional<std::vector<std::int32_t>> allowed_token_ids;
   std::optional<std::int32_t> logprobs;  ///< top log-probabilities a token; set by the endpoint (its field differs)
+  std::optional<std::int32_t> prompt_logprobs;  ///< the same of the prompt's tokens; set by the endpoint
 };
 
 struct SamplingLimits {
@@ -49,7 +50,9 @@ struct SamplingLimits {
 Outcome<SamplingFields> read_sampling_fields(const Fields& fields);
 
 /// The number of log-probabilities asked for, against --max-logprobs. -1 means the whole vocabulary.
-Outcome<std::int32_t> checked_logprobs(std::int64_t asked, const SamplingLimits& limits);
+/// `whose`: "sample" or "prompt", for the refusal.
+Outcome<std::int32_t> checked_logprobs(std::int64_t asked, const SamplingLimits& limits,
+                                       std::string_view whose = "sample");
 
 /// Checks ranges and fills in defaults. `max_tokens` is the resolved budget (may be bad: < 1 is refused here).
 /// The seed is left to the caller (with_seed).

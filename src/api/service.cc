@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/service.h"
 
+#include <vector>
+
+#include "api/access.h"
 #include "api/front.h"
 #include "api/handlers.h"
 #include "api/refusal.h"
@@ -20,13 +23,15 @@ net::Task<void> handle_chat(ContextPtr context, ExchangePtr exchange) {
 }
 
 /// What a browser asks before it posts from another origin.
-net::Task<void> handle_preflight(ContextPtr, ExchangePtr exchange) {
-  net::HttpResponse response(200, "text/plain; charset=utf-8", "OK");
-  response.headers.set("Access-Control-Allow-Origin", "*");
-  response.headers.set("Access-Control-Allow-Methods", "*");
-  response.headers.set("Access-Control-Allow-Headers", "*");
+net::Task<void> handle_preflight(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response = preflight_answer(context->config, exchange->request());
   const auto sent = co_await exchange->respond(std::move(response));
   if (!sent) log::debug("{}: {}", exchange->request().path, sent.error().message());
+}
+
+net::Task<void> handle_without_key(ContextPtr context, ExchangePtr exchange) {
+  net::HttpResponse response(401, "application/json", R"({"error":"Unauthorized"})");
+  co_await send(context, exchange, std::move(response));
 }
 
 /// Keeps what a library throws inside this part: the client gets a 500, or a broken stream if it already has a head.
@@ -96,14 +101,24 @@ Service::Service(const config::ServeConfig& config, ServiceParts parts)
 
 void Service::install(net::HttpServer& server) {
   server.error_body(error_body_for_status);
+  const std::string& root = context_->config.root_path;
   for (const Route& route : kRoutes) {
     const Endpoint endpoint = route.endpoint;
-    server.route(route.method, route.path, [context = context_, endpoint](ExchangePtr exchange) {
-      return guarded(endpoint, context, std::move(exchange));
-    });
-    server.route("OPTIONS", route.path, [context = context_](ExchangePtr exchange) {
+    // Behind the first process of an instance it is that one that has the keys, and asks by the instance's secret.
+    const bool locked = context_->parts.bearer.empty() && needs_key(route.path);
+    const auto handler = [context = context_, endpoint, locked](ExchangePtr exchange) {
+      const bool open = !locked || has_key(context->config, exchange->request());
+      return guarded(open ? endpoint : handle_without_key, context, std::move(exchange));
+    };
+    const auto preflight = [context = context_](ExchangePtr exchange) {
       return guarded(handle_preflight, context, std::move(exchange));
-    });
+    };
+    // Gateways leave the prefix on paths or take it away.
+    for (const std::string& path : root.empty() ? std::vector<std::string>{route.path}
+                                                : std::vector<std::string>{route.path, root + route.path}) {
+      server.route(route.method, path, handler);
+      server.route("OPTIONS", path, preflight);
+    }
   }
 }
 

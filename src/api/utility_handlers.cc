@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 
+#include "api/access.h"
 #include "api/aside.h"
 #include "api/chat_prompt.h"
 #include "api/front.h"
@@ -52,7 +53,7 @@ Outcome<std::string> tokenize_json(const Context& context, const net::HttpReques
     TANDEM_ASSIGN(const auto prompt, body.text("prompt"));
     text = *prompt;
   } else {
-    TANDEM_ASSIGN(ChatPrompt prompt, render_chat_prompt(context, body));
+    TANDEM_ASSIGN(ChatPrompt prompt, render_chat_prompt(context, body, false));
     text = std::move(prompt.text);
   }
   TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", is_prompt));
@@ -158,8 +159,8 @@ net::HttpResponse response_of(const Outcome<std::string>& body) {
 
 }  // namespace
 
-void add_common_headers(const Context&, const net::HttpRequest& request, net::Headers& headers) {
-  if (request.headers.find("origin")) headers.set("Access-Control-Allow-Origin", "*");
+void add_common_headers(const Context& context, const net::HttpRequest& request, net::Headers& headers) {
+  add_cors_headers(context.config, request, headers);
 }
 
 net::Task<bool> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response) {

@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
+#include "model/expert_placement.h"
 #include "model/hf_metadata.h"
 #include "model/weights.h"
 #include "worker/model_worker.h"
@@ -74,7 +75,20 @@ Result<model::ModelOptions> model_options(const config::ServeConfig& config) {
   options.float32_rest = config.dtype == config::DType::kFloat32;
   options.tensor_parallel_size = config.tensor_parallel_size;
   options.kv_element = kv_element(config.kv_cache_type);
+  // Over several processes wait_for_all() says which has which ranks.
+  if (config.expert_parallel) options.experts.num_ranks = config.data_parallel.size * config.tensor_parallel_size;
   return options;
+}
+
+/// The experts of each layer that this process will have.
+model::ExpertRange local_experts(const config::ServeConfig& config, std::int32_t num_experts) {
+  const config::DataParallel& data = config.data_parallel;
+  if (!config.expert_parallel || data.one_process()) return {0, num_experts};
+  const std::int32_t first = data.start_rank * config.tensor_parallel_size;
+  const std::int32_t last = first + data.local * config.tensor_parallel_size - 1;
+  const std::int32_t ranks = data.size * config.tensor_parallel_size;
+  return {model::experts_of_rank(num_experts, ranks, first).begin,
+          model::experts_of_rank(num_experts, ranks, last).end};
 }
 
 std::string random_engine_id() {
@@ -179,9 +193,10 @@ Result<void> Instance::load_model(const Hooks& hooks) {
   TANDEM_ASSIGN(options.model, model_options(config_));
   auto one_block = model::kv_layouts(checkpoint_->config(), options.model, config_.block_size, 1);
   if (!one_block) return one_block.error().context("--tensor-parallel-size");
-  TANDEM_ASSIGN(const Sizing sizing,
-                size_instance(config_, checkpoint_->config(), *one_block, available_memory_bytes(),
-                              static_cast<std::int64_t>(model::packed_linear_bytes(*checkpoint_, options.model))));
+  const std::size_t weight_bytes = model::packed_linear_bytes(
+      *checkpoint_, options.model, local_experts(config_, checkpoint_->config().num_experts));
+  TANDEM_ASSIGN(const Sizing sizing, size_instance(config_, checkpoint_->config(), *one_block, available_memory_bytes(),
+                                                   static_cast<std::int64_t>(weight_bytes)));
   if (!sizing.note.empty()) log::warning("{}", sizing.note);
   max_model_len_ = sizing.max_model_len;
   TANDEM_ASSIGN(ThreadPlacement placement,
@@ -206,8 +221,7 @@ Result<void> Instance::load_model(const Hooks& hooks) {
       seconds(std::chrono::steady_clock::now() - start),
       checkpoint_->quantization().empty() ? "" : fmt::format("{} in ", checkpoint_->quantization()),
       model::compute_name(options.model.compute), kernels::isa_name(options.model.isa), config_.data_parallel.local,
-      config_.tensor_parallel_size,
-      worker->num_threads(), static_cast<double>(worker->model().weight_bytes()) / kMiB,
+      config_.tensor_parallel_size, worker->num_threads(), static_cast<double>(worker->model().weight_bytes()) / kMiB,
       static_cast<double>(kv::total_bytes(worker->cache().ranks())) / kMiB,
       kv::element_name(worker->cache().layout().element), config_.data_parallel.local, sizing.num_blocks,
       config_.block_size, max_model_len_);

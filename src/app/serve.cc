@@ -23,6 +23,7 @@
 #include "app/rank_place.h"
 #include "base/log.h"
 #include "net/http_server.h"
+#include "net/tls.h"
 
 namespace tandem::app {
 namespace {
@@ -54,6 +55,10 @@ class ServeSession {
     io_.run();
     if (loader_.joinable()) loader_.join();
     if (stopper_.joinable()) stopper_.join();
+    {
+      const std::scoped_lock lock(news_->mutex);
+      news_->over = true;
+    }
     service_.reset();
     server_.reset();
     return outcome_;
@@ -100,6 +105,10 @@ class ServeSession {
   }
 
   Result<void> listen() {
+    if (!config_.ssl_certfile.empty() && !config_.data_parallel.headless) {
+      TANDEM_TRY(server_->use_tls({config_.ssl_certfile, config_.ssl_keyfile,
+                                   config_.ssl_cert_reqs > 0 ? config_.ssl_ca_certs : "", config_.ssl_cert_reqs == 2}));
+    }
     TANDEM_ASSIGN(listening_port_, server_->listen(config_.host, http_port_->port()));
     http_port_->release();
     return {};
@@ -132,7 +141,9 @@ class ServeSession {
       const std::scoped_lock lock(processes_mutex_);
       processes_ = std::move(processes);
     };
-    hooks.processes_changed = [this] {
+    hooks.processes_changed = [this, news = news_] {
+      const std::scoped_lock lock(news->mutex);
+      if (news->over) return;
       asio::post(io_, [this] {
         if (service_) service_->instance_changed();
       });
@@ -160,7 +171,9 @@ class ServeSession {
     if (instance_->processes()) instance_->processes()->cluster().serving();
     ready_ = true;
     watch_health();
-    log::info("Starting Tandem {} server on http://{}:{}", config_.data_parallel.headless ? "internal API" : "API",
+    const bool headless = config_.data_parallel.headless;
+    log::info("Starting Tandem {} server on {}://{}:{}", headless ? "internal API" : "API",
+              config_.ssl_certfile.empty() || headless ? "http" : "https",
               config_.host.empty() ? "0.0.0.0" : config_.host, listening_port_);
     log::info("Application startup complete.");
   }
@@ -202,7 +215,14 @@ class ServeSession {
     asio::co_spawn(io_, server_->stop(kDrain), [this](const std::exception_ptr&) { io_.stop(); });
   }
 
+  /// The links between processes live as long as the instance, longer than io_.
+  struct News {
+    std::mutex mutex;
+    bool over = false;  // guarded by mutex: nobody may post any more
+  };
+
   const config::ServeConfig& config_;
+  const std::shared_ptr<News> news_ = std::make_shared<News>();
   std::unique_ptr<Instance> instance_;  // before io_: suspended handlers, which use the engine, die with io_
   asio::io_context io_{1};
   asio::signal_set signals_;

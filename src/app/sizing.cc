@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 
+#include "model/expert_layer.h"
+
 namespace tandem::app {
 namespace {
 
@@ -82,7 +84,11 @@ std::int64_t estimated_activation_bytes(const model::ModelConfig& model, const c
   const std::int64_t hidden = 3 * std::int64_t{model.hidden_size};
   const std::int64_t heads =
       model.head_dim * (std::int64_t{2} * model.num_heads + std::int64_t{2} * model.num_kv_heads);
-  const std::int64_t mlp = std::min(tokens, kMlpRows) * 3 * model.intermediate_size;
+  std::int64_t mlp = std::min(tokens, kMlpRows) * 3 * model.intermediate_size;
+  if (model.num_experts > 0) {
+    const bool spread = config.expert_parallel && !config.data_parallel.one_process();
+    mlp = std::max(mlp, model::ExpertLayer::activation_floats(model, spread, tokens));
+  }
   const std::int64_t rows = num_ranks * std::min(config.max_num_seqs, config.max_num_batched_tokens);
   return times(tokens * (hidden + heads) + mlp + times(rows, model.vocab_size), 4);
 }

@@ -36,7 +36,7 @@ struct ClusterOptions {
   std::string secret;                ///< empty: none; then only hosts of private networks may take part
   LinkTimes times;
   std::chrono::milliseconds start_timeout{600'000};
-  std::chrono::milliseconds round_timeout{60'000};
+  std::chrono::milliseconds round_timeout{300'000};  ///< as long as the engine lets a step take
   std::function<void()> changed;  ///< first process: somebody came, went or is serving; any thread, must only post
 };
 

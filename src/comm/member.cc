@@ -122,6 +122,12 @@ Status Member::failure() const {
 }
 
 void Member::run(const std::stop_token& stop) {
+  stay_connected(stop);
+  const std::scoped_lock lock(mutex_);
+  end_epoch(Status(Code::kCancelled, "this process leaves the instance", Scope::kPeer));
+}
+
+void Member::stay_connected(const std::stop_token& stop) {
   TimePoint gone_since = now();
   while (!stop.stop_requested()) {
     const Result<void> end = connect_and_converse(stop);

@@ -73,6 +73,7 @@ class Member {
 
  private:
   void run(const std::stop_token& stop);
+  void stay_connected(const std::stop_token& stop);
   Result<void> connect_and_converse(const std::stop_token& stop);
   Result<void> converse(const std::stop_token& stop);
   Result<void> on(const Message& message);

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "config/config_file.h"
 #include "config/version.h"
 
 namespace tandem::config {
@@ -113,7 +114,8 @@ Result<CommandLine> parse_serve(std::span<const std::string> arguments, const En
   Command command("serve", "One instance: OpenAI endpoints over a model, as `vllm serve`.", line.notes);
   ServeOptions options(command.flags);
   command.positional("model", "model folder (Hugging Face) or .gguf file");
-  TANDEM_ASSIGN(auto given, command.parse(arguments));
+  TANDEM_ASSIGN(const std::vector<std::string> expanded, expand_config_file(arguments));
+  TANDEM_ASSIGN(auto given, command.parse(expanded));
   if (!given) {
     line.command = Text{command.help()};
     return line;

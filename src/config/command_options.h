@@ -31,7 +31,7 @@ class ServeOptions {
   void add_model(FlagList& flags);
   void add_cache(FlagList& flags);
   void add_scheduler(FlagList& flags);
-  void add_frontend(FlagList& flags);
+  void add_frontend(FlagList& flags);  // serve_frontend_options.cc, with finish_frontend
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
   // serve_device_options.cc: what scripts for another device say.
@@ -41,6 +41,7 @@ class ServeOptions {
   Result<void> read_compilation_config(const std::string& text, std::vector<std::string>& notes);
   void finish_planned_decodes(std::vector<std::string>& notes);
   Result<void> merge_hf_overrides();
+  Result<void> finish_frontend(const Environment& environment);
   Result<void> finish_parallel(const Environment& environment);
   Result<void> take_place_in_slurm(const Environment& environment);
   Result<void> read_environment(const Environment& environment);

@@ -82,12 +82,12 @@ struct GenerationOverrides {
 /// --data-parallel-*: ranks with a scheduler and KV of their own each, over one process or over one on each host
 /// (vllm_api.md 14.2). Each rank has tensor_parallel_size ranks below it.
 struct DataParallel {
-  std::int32_t size = 1;              ///< ranks of the whole instance
-  std::int32_t local = 1;             ///< ranks in this process
-  std::int32_t start_rank = 0;        ///< the first one here
-  std::string address = "127.0.0.1";  ///< of the first process
-  std::uint16_t rpc_port = 29550;     ///< there
-  bool headless = false;              ///< not the first process: no API here, the first one's is in front of it
+  std::int32_t size = 1;                    ///< ranks of the whole instance
+  std::int32_t local = 1;                   ///< ranks in this process
+  std::int32_t start_rank = 0;              ///< the first one here
+  std::string address = "127.0.0.1";        ///< of the first process
+  std::uint16_t rpc_port = 29550;           ///< there
+  bool headless = false;                    ///< not the first process: no API here, the first one's is in front of it
   std::chrono::seconds start_timeout{600};  ///< for processes that wait for each other
   std::string secret;                       ///< TANDEM_CLUSTER_SECRET; processes prove to each other that they know it
   std::string secret_file;                  ///< a file that holds it; counts if it is not given itself
@@ -131,6 +131,12 @@ struct ServeConfig {
   // Frontend.
   std::string host;  ///< empty: all interfaces
   std::uint16_t port = 8000;
+  std::vector<std::string> api_keys;                    ///< --api-key or VLLM_API_KEY; empty: the server is open
+  std::string ssl_certfile, ssl_keyfile, ssl_ca_certs;  ///< PEM files; no certfile: plain HTTP
+  int ssl_cert_reqs = 0;  ///< clients' certificates: 0 none, 1 checked if there, 2 required
+  std::string root_path;  ///< prefix that a gateway leaves on paths; "" or "/..." without a slash at its end
+  std::vector<std::string> allowed_origins{"*"}, allowed_methods{"*"}, allowed_headers{"*"};  ///< CORS
+  bool allow_credentials = false;
   std::string chat_template;  ///< path or one-line literal; empty: the checkpoint's
   ContentFormat content_format = ContentFormat::kAuto;
   std::string response_role = "assistant";

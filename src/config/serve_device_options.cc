@@ -20,8 +20,6 @@ namespace json = boost::json;
 constexpr JsonLimits kLimits{.max_depth = 16, .max_bytes = 1U << 20};
 constexpr std::int64_t kMostSequences = 65536;
 constexpr std::string_view kGraphs = "there are no device graphs here";
-constexpr std::string_view kOpenServer =
-    "the server would be open; it is not in this version, so put a gateway in front that checks keys";
 
 Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
@@ -148,13 +146,9 @@ void ServeOptions::add_device(FlagList& flags) {
 }
 
 void ServeOptions::add_refused(FlagList& flags) {
-  flags.refused("--api-key", Arity::kMany, std::string(kOpenServer));
-  for (const char* name : {"--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"})
-    flags.refused(name, Arity::kOne, "TLS is not in this version; put a gateway in front that ends it");
-  flags.refused("--enable-ssl-refresh", Arity::kNone,
-                "TLS is not in this version; put a gateway in front that ends it");
+  flags.refused("--ssl-ciphers", Arity::kOne, "the TLS library's own choice is used");
+  flags.refused("--enable-ssl-refresh", Arity::kNone, "certificates are read at start; restart to read new ones");
   flags.refused("--uds", Arity::kOne, "Unix sockets are not in this version; use --host and --port");
-  flags.refused("--root-path", Arity::kOne, "paths have no prefix here; let the gateway in front take it off");
   flags.refused("--middleware", Arity::kOne, "there is no Python here; put a gateway in front");
   flags.refused("--speculative-config", Arity::kOne, "speculative decoding is not in this version");
   flags.refused("--kv-events-config", Arity::kOne, "KV events are not in this version");
@@ -228,8 +222,6 @@ Result<void> ServeOptions::read_environment(const Environment& environment) {
     if (!parsed) return parsed.error().context("environment variable VLLM_CPU_OMP_THREADS_BIND");
     config_.cpu_binding = std::move(*parsed);
   }
-  if (!environment("VLLM_API_KEY").value_or("").empty())
-    return Status(Code::kUnsupported, fmt::format("environment variable VLLM_API_KEY: {}", kOpenServer));
   const auto first_of = [&](std::initializer_list<const char*> names) {
     for (const char* name : names)
       if (auto value = environment(name); value && !value->empty()) return *value;

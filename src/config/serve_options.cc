@@ -61,16 +61,6 @@ std::vector<std::pair<std::string_view, Quantization>> quantization_choices() {
           {"fp8", Quantization::kFp8}};
 }
 
-Result<std::string> log_level_name(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return parse_choice<std::string>(text, {{"debug", "debug"},
-                                          {"info", "info"},
-                                          {"warning", "warning"},
-                                          {"error", "error"},
-                                          {"critical", "error"},
-                                          {"trace", "debug"}});
-}
-
 }  // namespace
 
 std::string_view quantization_name(Quantization quantization) {
@@ -224,61 +214,6 @@ void ServeOptions::add_scheduler(FlagList& flags) {
   flags.toggle("--async-scheduling", "schedule the next step while this one computes", config_.async_scheduling);
 }
 
-void ServeOptions::add_frontend(FlagList& flags) {
-  flags.group("Frontend");
-  flags.one("--host", "HOST", "address to listen on", "all interfaces", text_into(config_.host)).nullable();
-  flags.one("--port", "PORT", "port to listen on; 0: any free one", "8000", integer_into(config_.port, 0, 65535));
-  flags.many("--served-model-name", "NAME", "names that clients may use; the first one is shown", "the model path",
-             [this](const std::vector<std::string>& names) -> Result<void> {
-               for (const std::string& name : names)
-                 if (name.empty()) return invalid("a name is empty");
-               config_.served_model_names = names;
-               return {};
-             });
-  flags
-      .one("--chat-template", "PATH", "Jinja file, or the template itself on one line", "the model's",
-           text_into(config_.chat_template))
-      .nullable();
-  flags.one("--chat-template-content-format", "FORMAT", "what templates get as content: auto, string, openai", "auto",
-            choice_into<ContentFormat>(config_.content_format, {{"auto", ContentFormat::kAuto},
-                                                                {"string", ContentFormat::kString},
-                                                                {"openai", ContentFormat::kParts}}));
-  flags.toggle("--trust-request-chat-template", "render templates that come with a request",
-               config_.trust_request_chat_template);
-  flags.one("--response-role", "ROLE", "role of answers", "assistant", text_into(config_.response_role));
-  flags.toggle("--exclude-tools-when-tool-choice-none", "hide tools from the template when tool_choice is none",
-               config_.exclude_tools_when_tool_choice_none);
-  flags.toggle("--enable-auto-tool-choice", "let models call tools; needs --tool-call-parser",
-               config_.enable_auto_tool_choice);
-  flags
-      .one("--tool-call-parser", "NAME", "how the model writes tool calls: hermes, qwen3_coder, llama3_json", "none",
-           choice_into<ToolFormat>(config_.tool_format, {{"hermes", ToolFormat::kHermes},
-                                                         {"qwen3_coder", ToolFormat::kQwen3Coder},
-                                                         {"llama3_json", ToolFormat::kLlama3Json}}))
-      .nullable();
-  flags
-      .one("--reasoning-parser", "NAME", "how the model marks its thoughts: qwen3, deepseek_r1", "none",
-           choice_into<ReasoningFormat>(config_.reasoning_format, {{"qwen3", ReasoningFormat::kQwen3},
-                                                                   {"deepseek_r1", ReasoningFormat::kDeepseekR1}}))
-      .nullable();
-  flags.toggle("--return-tokens-as-token-ids", "name tokens of log-probabilities token_id:N",
-               config_.return_tokens_as_token_ids);
-  flags.toggle("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached",
-               config_.enable_prompt_tokens_details);
-  flags.toggle("--enable-force-include-usage", "usage in every stream", config_.enable_force_include_usage);
-  flags.toggle("--enable-request-id-headers", "answer with the request's X-Request-Id",
-               config_.enable_request_id_headers);
-  flags.one("--max-logprobs", "N", "most log-probabilities a token; -1: no limit", "20",
-            integer_into(config_.max_logprobs, -1, 1 << 20));
-  flags.toggle("--enable-log-requests", "log each request", config_.enable_log_requests);
-  flags.toggle("--disable-log-stats", "no periodic log line and no vllm: metrics", config_.disable_log_stats, false);
-  for (const char* name : {"--log-level", "--uvicorn-log-level"})
-    flags.one(name, "LEVEL", "debug, info, warning, error", "info", [this](const std::string& value) -> Result<void> {
-      TANDEM_ASSIGN(config_.log_level, log_level_name(value));
-      return {};
-    });
-}
-
 void ServeOptions::add_disaggregation(FlagList& flags) {
   flags.group("Disaggregation");
   flags
@@ -348,8 +283,7 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
     return invalid(fmt::format("max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}).",
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   finish_planned_decodes(notes);
-  if (config_.enable_auto_tool_choice && config_.tool_format == ToolFormat::kNone)
-    return invalid("--enable-auto-tool-choice requires --tool-call-parser (hermes, qwen3_coder or llama3_json)");
+  TANDEM_TRY(finish_frontend(environment));
   TANDEM_TRY(merge_hf_overrides());
   TANDEM_TRY(finish_parallel(environment));
   TANDEM_TRY(read_environment(environment));

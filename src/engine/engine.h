@@ -108,7 +108,9 @@ struct Output {
   std::vector<std::int32_t> tokens;                         ///< normally one
   std::string text;                                         ///< newly complete text, held back for stop strings
   std::vector<std::vector<worker::TokenLogprob>> logprobs;  ///< one list a token, if asked for
-  std::optional<FinishReason> finish;                       ///< set in the last output
+  /// In the first output, if asked for: one list for each token of the prompt, the first one empty.
+  std::vector<std::vector<worker::TokenLogprob>> prompt_logprobs;
+  std::optional<FinishReason> finish;  ///< set in the last output
   std::variant<std::monostate, std::int32_t, std::string> stop_reason;
   Status error;                                ///< not ok: the request failed; the last output
   std::optional<transfer::Handover> handover;  ///< P, last output

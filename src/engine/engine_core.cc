@@ -63,15 +63,19 @@ void EngineCore::on(SubmitCommand command) {
   request.suppressed = ids_suppressed_before_min_tokens(*request.request.sampling, options_.eos_token_ids);
   if (env_.tokenizer) request.text.emplace(env_.tokenizer, request.request.sampling, prompt);
   requests_.emplace(request.handle, std::move(owned));
-  scheduler_.add({.id = request.handle,
-                  .prompt = std::move(prompt),
-                  .priority = request.request.priority,
-                  .arrival = request.request.arrival,
-                  .cache_salt = request.request.cache_salt,
-                  .remote_prefill = kv_comes(request),
-                  .max_tokens = std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_),
-                  .step_by_step = request.request.grammar != nullptr,
-                  .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
+  // Which bad words end at the next token depends on the one before it: such a step cannot be planned ahead of that.
+  const bool run_ahead = request.request.sampling->bad_words.empty();
+  scheduler_.add(
+      {.id = request.handle,
+       .prompt = std::move(prompt),
+       .priority = request.request.priority,
+       .arrival = request.request.arrival,
+       .cache_salt = request.request.cache_salt,
+       .remote_prefill = kv_comes(request),
+       .whole_prompt = request.wants_prompt_logprobs(),
+       .max_tokens =
+           run_ahead ? std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_) : 0,
+       .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
   if (const Status begun = begin_grammar(request); !begun.ok()) return fail(request, begun);
@@ -84,6 +88,8 @@ void EngineCore::on(SubmitCommand command) {
     if (const Status fits = check_delivery(request); !fits.ok()) return fail(request, fits);
   }
   if (!request.holds_remote) return;
+  // KV that comes has no logits with it.
+  if (request.wants_prompt_logprobs()) return drop_hold(request);
   if (const Status fits = check_handover(request); !fits.ok()) {
     drop_hold(request);
     load_failed(request, fits);
@@ -154,7 +160,7 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
   return share;
 }
 
-worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, const Request& request) {
+worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Request& request) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
   worker::SequencePlan plan;
   plan.sequence = scheduled.id;
@@ -168,11 +174,19 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, co
   plan.block_table = scheduler_.block_table(scheduled.id);
   plan.sample = scheduled.sample;
   plan.num_output_tokens = static_cast<std::int32_t>(request.num_output) + (scheduled.sampled_before ? 1 : 0);
+  if (request.wants_prompt_logprobs() && request.num_output == 0) {
+    plan.sampling = request.request.sampling;
+    const std::int64_t from = scheduled.first_position + 1;
+    const std::int64_t to = std::min(from + scheduled.num_tokens, request.num_prompt);
+    plan.next_tokens.assign(tokens.begin() + std::min(from, to), tokens.begin() + to);
+  }
   if (!scheduled.sample) return plan;
   plan.sampling = request.request.sampling;
-  plan.mask = mask_for(request);
+  plan.mask = mask_for(request, scheduled.sampled_before);
   const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
+  add_ends_of_bad_words(plan.sampling->bad_words,
+                        std::span(tokens).subspan(static_cast<std::size_t>(request.num_prompt)), plan.suppressed);
   if (below_minimum || uses_penalties(*request.request.sampling)) {
     plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);
     plan.output_tokens.assign(tokens.begin() + request.num_prompt, tokens.end());
@@ -206,6 +220,16 @@ void EngineCore::end_step(std::uint64_t number, std::span<worker::SampledToken> 
                        token != nullptr ? std::optional(token->token) : std::nullopt);
     if (token != nullptr && request != requests_.end()) on_token(*request->second, std::move(*token), now);
   }
+}
+
+void EngineCore::take_prompt(worker::PromptLogprobs prompt) {
+  const auto found = requests_.find(prompt.sequence);
+  if (found == requests_.end()) return;
+  Request& request = *found->second;
+  if (!prompt.error.ok()) return fail(request, prompt.error);
+  request.prompt_logprobs.resize(static_cast<std::size_t>(request.num_prompt));
+  auto place = request.prompt_logprobs.begin() + prompt.first_position + 1;
+  for (auto& list : prompt.tokens) *place++ = std::move(list);
 }
 
 Status EngineCore::check_result(const StepInFlight& step, std::span<const worker::SampledToken> sampled) const {
@@ -260,7 +284,10 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
                                 *request.request.sampling, options_.eos_token_ids);
   if (const Status followed = follow_grammar(request, token, end); !followed.ok()) return fail(request, followed);
   Output output;
-  if (request.num_output == 1) output.times = request.times();
+  if (request.num_output == 1) {
+    output.times = request.times();
+    output.prompt_logprobs = std::move(request.prompt_logprobs);
+  }
   output.tokens = {token};
   output.num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
   if (request.request.sampling->logprobs) output.logprobs.push_back(std::move(sampled.logprobs));
@@ -273,7 +300,10 @@ void EngineCore::on_token(Request& request, worker::SampledToken sampled, TimePo
       output.text += request.text->flush();
     }
   }
-  if (!end) return request.sink(std::move(output));
+  if (!end) {
+    tell_mask_ahead(request);
+    return request.sink(std::move(output));
+  }
   output.finish = end->reason;
   output.stop_reason = std::move(end->stop_reason);
   finish(request, std::move(output));
@@ -310,6 +340,7 @@ void EngineCore::end_aborted(Request& request, bool by_server) {
 }
 
 void EngineCore::send_last(Request& request, Output output) {
+  cancel_mask_ahead(request);
   output.times = request.times();
   const OutputSink sink = std::move(request.sink);
   requests_.erase(request.handle);

@@ -73,6 +73,8 @@ class EngineCore {
   void tell_masks();
   /// The step has ended well, with one token for each of our sequences that samples, in the share's order.
   void end_step(std::uint64_t step, std::span<worker::SampledToken> sampled);
+  /// Before end_step(): what it tells of a prompt of ours.
+  void take_prompt(worker::PromptLogprobs prompt);
   /// The step has failed: its requests do.
   void fail_step(std::uint64_t step, const Status& error);
   /// Nothing will run any more; all requests fail.
@@ -105,7 +107,7 @@ class EngineCore {
   void on(const OfferAnsweredCommand& command);
 
   // Steps (engine_core.cc).
-  worker::SequencePlan plan_for(const ScheduledSequence& scheduled, const Request& request);
+  worker::SequencePlan plan_for(const ScheduledSequence& scheduled, Request& request);
   Share share_of(const Decision& decision);
   Status check_result(const StepInFlight& step, std::span<const worker::SampledToken> sampled) const;
   StepInFlight take_step(std::uint64_t step);
@@ -113,7 +115,9 @@ class EngineCore {
 
   // Grammars (engine_core_grammar.cc).
   static Status begin_grammar(Request& request);
-  std::shared_ptr<const worker::TokenMask> mask_for(const Request& request);
+  std::shared_ptr<const worker::TokenMask> mask_for(Request& request, bool sampled_before);
+  void tell_mask_ahead(Request& request) const;
+  static void cancel_mask_ahead(Request& request);
   static Status follow_grammar(Request& request, std::int32_t token, std::optional<Finish>& end);
 
   // Ends (engine_core.cc). Each sends the last output and forgets the request.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Structured output. A request's matcher follows its output token by token and is asked for a mask at each step, while
-// the step computes. It belongs to the output and not to KV: neither a preemption nor a hand-over concerns it, as a
-// decoder computes the first token itself.
+// the step computes; for a step that was planned ahead, when the token before it is known. It belongs to the output and
+// not to KV: neither a preemption nor a hand-over concerns it, as a decoder computes the first token itself.
 #include <utility>
 
 #include "engine/engine_core.h"
@@ -18,10 +18,30 @@ Status EngineCore::begin_grammar(Request& request) {
   return {};
 }
 
-std::shared_ptr<const worker::TokenMask> EngineCore::mask_for(const Request& request) {
-  if (!request.grammar || request.grammar_waits) return nullptr;
-  untold_masks_.emplace_back(request.handle, std::make_shared<worker::TokenMask>());
-  return untold_masks_.back().second;
+std::shared_ptr<const worker::TokenMask> EngineCore::mask_for(Request& request, bool sampled_before) {
+  if (!request.grammar || (request.grammar_waits && !sampled_before)) return nullptr;
+  auto mask = std::make_shared<worker::TokenMask>();
+  if (sampled_before)
+    request.mask_ahead = mask;
+  else
+    untold_masks_.emplace_back(request.handle, mask);
+  return mask;
+}
+
+void EngineCore::tell_mask_ahead(Request& request) const {
+  const auto mask = std::exchange(request.mask_ahead, nullptr);
+  if (mask == nullptr) return;
+  if (request.grammar_waits) {
+    const auto words = (static_cast<std::size_t>(env_.worker.vocab_size()) + 31) / 32;
+    mask->set(std::vector<std::uint32_t>(words, ~0U));
+  } else {
+    mask->set(request.grammar->mask());
+  }
+}
+
+void EngineCore::cancel_mask_ahead(Request& request) {
+  const auto mask = std::exchange(request.mask_ahead, nullptr);
+  if (mask != nullptr) mask->set(Status(Code::kCancelled, "the request has ended"));
 }
 
 void EngineCore::tell_masks() {

@@ -14,6 +14,7 @@ std::uint64_t EngineCore::hash_of_first(const Request& request, std::int64_t cou
 }
 
 bool EngineCore::kv_comes(const Request& request) const {
+  if (request.wants_prompt_logprobs()) return false;
   return request.holds_remote ||
          (env_.transfer != nullptr && env_.announcer != nullptr && request.request.metaserver.has_value());
 }

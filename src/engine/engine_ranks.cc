@@ -110,6 +110,8 @@ void EngineRanks::split(const StepInFlight& step, Result<worker::StepResult> res
     for (const auto& core : cores_) core->die(result.error());
     return;
   }
+  for (worker::PromptLogprobs& prompt : result->prompts)
+    cores_[prompt.sequence % cores_.size()]->take_prompt(std::move(prompt));
   std::span<worker::SampledToken> rest(result->sampled);
   for (const StepInFlight::Part& part : step.parts) {
     cores_[part.rank]->end_step(step.step, rest.first(part.num_samples));

@@ -14,11 +14,15 @@ struct EngineCore::Request {
   OutputSink sink;
   std::int64_t num_prompt = 0;
   std::int64_t num_output = 0;
-  std::vector<std::int32_t> suppressed;  ///< before min_tokens
-  std::optional<OutputText> text;        ///< none without a tokenizer
+  std::vector<std::int32_t> suppressed;                            ///< before min_tokens
+  std::vector<std::vector<worker::TokenLogprob>> prompt_logprobs;  ///< by position; of steps so far
+
+  bool wants_prompt_logprobs() const { return request.sampling->prompt_logprobs.has_value(); }
+  std::optional<OutputText> text;  ///< none without a tokenizer
   /// Where the output is in its grammar. It goes with the output, so a preemption does not touch it.
   std::unique_ptr<text::GrammarMatcher> grammar;
-  bool grammar_waits = false;  ///< for the token grammar_after
+  bool grammar_waits = false;                     ///< for the token grammar_after
+  std::shared_ptr<worker::TokenMask> mask_ahead;  ///< of the step planned ahead; told by the token that comes before it
 
   bool holds_remote = false;  ///< hold() was called; we owe a drop() or a fetch()
   std::optional<transfer::FetchId> fetch;

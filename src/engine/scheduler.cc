@@ -41,7 +41,7 @@ bool Scheduler::can_run(const Sequence& sequence) const {
   if (sequence.state != State::kRunning) return false;
   if (sequence.steps_in_flight == 0) return true;
   if (!options_.run_ahead) return false;
-  return sequence.num_sampling == 0 || (!sequence.step_by_step && sequence.num_tokens() < sequence.max_tokens);
+  return sequence.num_sampling == 0 || sequence.num_tokens() < sequence.max_tokens;
 }
 
 bool Scheduler::schedule_running(Decision& decision, std::int32_t& budget) {

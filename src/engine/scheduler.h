@@ -55,10 +55,9 @@ struct NewSequence {
   TimePoint arrival{};
   std::string cache_salt{};
   bool remote_prefill = false;  ///< the KV of all but the last prompt token can be fetched
+  bool whole_prompt = false;    ///< all of the prompt is computed: nothing is taken from the prefix cache
   /// Prompt and output: who has so many tokens ends. It is not run ahead past that; 0: never ahead of a token.
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
-  /// What it may sample depends on the token before (structured output): it is not run ahead past a token.
-  bool step_by_step = false;
   bool pinned = false;  ///< preempted only when nobody else can be: somebody reads its blocks as they fill
 };
 

@@ -15,6 +15,7 @@ struct Scheduler::Sequence {
   std::string cache_salt;
   State state = State::kWaiting;
   bool remote_prefill = false;   ///< a fetch is possible and has not been made
+  bool whole_prompt = false;     ///< nothing is taken from the prefix cache
   bool pinned = false;           ///< the last resort of a preemption
   bool fetch_in_flight = false;  ///< somebody else writes to our blocks
   bool fetched = false;          ///< waiting, with its remote KV in place: starting it takes no blocks from others
@@ -27,7 +28,6 @@ struct Scheduler::Sequence {
   std::int64_t num_scheduled = 0;  ///< the same, when all steps in flight are done
   std::int64_t num_sampling = 0;   ///< tokens that steps in flight sample
   std::int64_t max_tokens = 0;
-  bool step_by_step = false;
   std::vector<kv::BlockId> blocks;    ///< block table; we hold one reference to each
   std::vector<kv::BlockHash> hashes;  ///< of the full blocks of all_tokens, grown on demand
   std::int64_t num_filed = 0;         ///< leading blocks that are in the prefix index

@@ -43,9 +43,9 @@ void Scheduler::add(NewSequence sequence) {
   entry->arrival = sequence.arrival;
   entry->cache_salt = std::move(sequence.cache_salt);
   entry->remote_prefill = sequence.remote_prefill;
+  entry->whole_prompt = sequence.whole_prompt;
   entry->pinned = sequence.pinned;
   entry->max_tokens = sequence.max_tokens;
-  entry->step_by_step = sequence.step_by_step;
   entry->num_prompt = std::ssize(sequence.prompt);
   entry->all_tokens = std::move(sequence.prompt);
   Sequence& added = *entry;
@@ -154,7 +154,7 @@ void Scheduler::extend_hashes(Sequence& sequence) const {
 
 void Scheduler::take_prefix_hit(Sequence& sequence) {
   TANDEM_ASSERT(sequence.blocks.empty() && sequence.num_computed == 0, "a look-up comes first");
-  if (!options_.enable_prefix_caching) return;
+  if (!options_.enable_prefix_caching || sequence.whole_prompt) return;
   extend_hashes(sequence);
   const std::int64_t most = (sequence.num_tokens() - 1) / options_.block_size;  // the last token is always computed
   for (std::int64_t index = 0; index < most; ++index) {
@@ -168,7 +168,7 @@ void Scheduler::take_prefix_hit(Sequence& sequence) {
 }
 
 void Scheduler::count_first_admission(Sequence& sequence) {
-  if (std::exchange(sequence.admitted_before, true) || !options_.enable_prefix_caching) return;
+  if (std::exchange(sequence.admitted_before, true) || !options_.enable_prefix_caching || sequence.whole_prompt) return;
   prefix_cache_.queries += sequence.num_tokens();
   prefix_cache_.hits += sequence.num_computed;
   sequence.num_cached_tokens = static_cast<std::int32_t>(sequence.num_computed);

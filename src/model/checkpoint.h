@@ -60,6 +60,9 @@ class Checkpoint {
   /// Text of special tokens for templates: "bos", "eos", "pad", "unk"; empty if none.
   virtual std::string special_token(std::string_view role) const = 0;
   virtual GenerationDefaults generation_defaults() const = 0;
+  /// Files that were read so far need not stay in this process's memory; what is read again comes back from the page
+  /// cache.
+  virtual void release_pages() const {}
   /// Identity of the weights for the KV handshake: a hash over names, shapes, types and sampled bytes.
   virtual std::string fingerprint() const = 0;
 };

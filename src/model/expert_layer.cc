@@ -45,6 +45,15 @@ ExpertLayer::ExpertLayer(const ModelConfig& config, const ExpertPlacement& place
   outgoing_.resize(peers_.size());
 }
 
+std::int64_t ExpertLayer::activation_floats(const ModelConfig& config, bool over_processes, std::int64_t rows) {
+  const std::int64_t together = over_processes ? rows : std::min(rows, kRows);
+  const std::int64_t pairs = together * config.experts_per_token;
+  const std::int64_t inner = std::min(pairs, static_cast<std::int64_t>(kPairs)) * 3 * config.moe_intermediate_size;
+  // Results; over processes also the others' answers, and the messages of both.
+  const std::int64_t copies = over_processes ? 4 : 1;
+  return together * config.num_experts + inner + copies * pairs * config.hidden_size;
+}
+
 Result<void> ExpertLayer::run(std::int32_t layer, const LayerWeights& weights, const float* normed, std::int64_t rows,
                               float* x) {
   if (group_ != nullptr) return run_with_others(layer, weights, normed, rows, x);

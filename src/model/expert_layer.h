@@ -34,6 +34,9 @@ class ExpertLayer {
   ExpertLayer(const ModelConfig& config, const ExpertPlacement& placement, const kernels::Ops& ops,
               kernels::ThreadTeam& team, std::uint64_t identity);
 
+  /// About how many floats run() keeps for itself, for `rows` rows here and, over processes, as many elsewhere.
+  static std::int64_t activation_floats(const ModelConfig& config, bool over_processes, std::int64_t rows);
+
   /// Whether run() must be called for each layer with experts even by a process without tokens.
   bool has_group() const { return group_ != nullptr; }
 

@@ -236,6 +236,7 @@ class GgufCheckpoint : public Checkpoint {
     return defaults;
   }
   std::string fingerprint() const override { return fingerprint_; }
+  void release_pages() const override { file_.release_pages(); }
 
  private:
   Result<void> load_parsed(const json::object& overrides) {

@@ -110,6 +110,9 @@ class HfCheckpoint : public Checkpoint {
   }
   GenerationDefaults generation_defaults() const override { return generation_; }
   std::string fingerprint() const override { return fingerprint_; }
+  void release_pages() const override {
+    for (const MappedFile& file : files_) file.release_pages();
+  }
 
  private:
   // MindIE-style exports of smoothed models wrap a norm: norm.module.weight and norm.module.bias count, and what stands

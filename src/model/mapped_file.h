@@ -22,6 +22,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  /// Takes what was read so far out of this process's memory; reading it again brings it back. Any thread, any time.
+  void release_pages() const;
 
  private:
   MappedFile() = default;

@@ -49,13 +49,16 @@ class Loader {
     ModelWeights weights;
     TANDEM_ASSIGN(weights.embedding, checkpoint_.tensor(kEmbeddingName, config_.vocab_size, config_.hidden_size));
     weights.layers.resize(static_cast<std::size_t>(config_.num_layers));
-    for (std::int32_t layer = 0; layer < config_.num_layers; ++layer)
+    for (std::int32_t layer = 0; layer < config_.num_layers; ++layer) {
       TANDEM_TRY(load_layer(layer, weights.layers[static_cast<std::size_t>(layer)]));
+      checkpoint_.release_pages();  // or the model would be in memory twice at the end
+    }
     TANDEM_ASSIGN(weights.final_norm, norm(std::string(kFinalNormName), config_.hidden_size));
     const bool float_head = options_.compute == ComputeType::kFloat32 || options_.float32_rest;
     const std::string head(config_.tie_word_embeddings ? kEmbeddingName : kHeadName);
     TANDEM_ASSIGN(weights.head, pack(float_head ? WeightType::kF32 : WeightType::kBf16, config_.hidden_size,
                                      {{head, config_.vocab_size}}, {}));
+    checkpoint_.release_pages();
     weights.bytes = bytes_;
     log_dequantised();
     if (progress_) progress_(1.0);
@@ -206,11 +209,10 @@ class Loader {
 
 }  // namespace
 
-std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options) {
+std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options, const ExpertRange& experts) {
   const bool float_head = options.compute == ComputeType::kFloat32 || options.float32_rest;
   const std::size_t rest = float_head ? 4 : 2;
   const ModelConfig& config = checkpoint.config();
-  const ExpertRange experts = own_experts(options.experts, config.num_experts);
   std::size_t bytes = 0;
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.expert >= 0 && !experts.contains(spec.expert)) continue;

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "kernels/kernels.h"
 #include "model/checkpoint.h"
+#include "model/expert_placement.h"
 #include "model/model.h"
 
 namespace tandem::model {
@@ -47,8 +48,9 @@ struct ModelWeights {
   std::size_t bytes = 0;
 };
 
-/// The memory that the linear layers (with lm_head) will take, about: before they are loaded.
-std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options);
+/// The memory that the linear layers (with lm_head, and with these experts of each layer) will take, about: before they
+/// are loaded.
+std::size_t packed_linear_bytes(const Checkpoint& checkpoint, const ModelOptions& options, const ExpertRange& experts);
 
 /// Uses all threads of the team; `progress` (may be empty) gets the share done.
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint, const ModelOptions& options, const kernels::Ops& ops,

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "net/server_connection.h"
+#include "net/tls.h"
 
 namespace tandem::net {
 namespace {
@@ -164,6 +165,11 @@ class AsioHttpServer final : public HttpServer {
       problem = bound.error();
     }
     return problem;
+  }
+
+  Result<void> use_tls(const TlsFiles& files) override {
+    TANDEM_ASSIGN(state_->tls, make_tls_context(files));
+    return {};
   }
 
   Task<void> stop(std::chrono::milliseconds drain) override { return stop_server(state_, drain); }

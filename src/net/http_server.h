@@ -85,6 +85,8 @@ class Exchange {
 
 using Handler = std::function<Task<void>(std::shared_ptr<Exchange>)>;
 
+struct TlsFiles;
+
 struct ServerLimits {
   std::size_t max_header_bytes = 64U << 10;
   std::size_t max_body_bytes = 64U << 20;       ///< over it: 413 with an error object
@@ -103,6 +105,8 @@ class HttpServer {
   virtual void route(std::string method, std::string path, Handler handler) = 0;
   /// Wraps a message as the body of errors that the server itself makes (400 bad HTTP, 413, 431, 503).
   virtual void error_body(std::function<std::string(int status, std::string_view message)> make) = 0;
+  /// Speaks TLS from here on; before listen(). An error names the file.
+  virtual Result<void> use_tls(const TlsFiles& files) = 0;
   /// Binds and starts accepting. Port 0 takes a free one. Returns the port; an error names host, port and reason.
   virtual Result<std::uint16_t> listen(const std::string& host, std::uint16_t port) = 0;
   /// Stops accepting and closes idle connections; running exchanges may finish until `drain` is over, then are closed.

@@ -9,6 +9,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <exception>
+#include <tuple>
 
 #include "base/log.h"
 
@@ -51,8 +52,38 @@ void ServerConnection::start(bool refuse_busy) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  if (shared_->tls) {
+    tls_.emplace(socket_, *shared_->tls);
+    asio::co_spawn(shared_->executor, shake_hands(), asio::detached);
+  } else {
+    start_loops();
+  }
+}
+
+void ServerConnection::start_loops() {
   asio::co_spawn(shared_->executor, read_loop(), asio::detached);
   asio::co_spawn(shared_->executor, serve(), asio::detached);
+}
+
+/// A client that does not come to an end with it is closed like one that does not send its request.
+Task<void> ServerConnection::shake_hands() {
+  const auto self = shared_from_this();
+  write_watch_.arm_after(shared_->limits.header_timeout);
+  const auto [error] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
+  write_watch_.disarm();
+  if (!error && !closed_) {
+    start_loops();
+    co_return;
+  }
+  if (error) log::debug("TLS handshake with {}: {}", peer_, error.message());
+  close();
+  forget();
+}
+
+void ServerConnection::forget() {
+  shared_->connections.erase(this);
+  shared_->num_connections = shared_->connections.size();
+  shared_->connections_changed.cancel();
 }
 
 void ServerConnection::close() {
@@ -99,7 +130,12 @@ Task<void> ServerConnection::read_loop() {
       continue;
     }
     const auto buffer = asio::buffer(chunk);
-    const auto [error, bytes] = co_await socket_.async_read_some(buffer, kAwait);
+    error_code error;
+    std::size_t bytes = 0;
+    if (tls_)
+      std::tie(error, bytes) = co_await tls_->async_read_some(buffer, kAwait);
+    else
+      std::tie(error, bytes) = co_await socket_.async_read_some(buffer, kAwait);
     if (error) break;
     bytes_read_ += bytes;
     if (phase_ != Phase::kLingering) input_.append(chunk, 0, bytes);
@@ -129,9 +165,7 @@ Task<void> ServerConnection::serve() {
     log::error("connection of {} ended: {}", peer_, error.what());
   }
   close();
-  shared_->connections.erase(this);
-  shared_->num_connections = shared_->connections.size();
-  shared_->connections_changed.cancel();
+  forget();
 }
 
 Task<bool> ServerConnection::serve_one() {
@@ -261,7 +295,12 @@ Task<Result<void>> ServerConnection::write_all(std::string bytes) {
   while (done < bytes.size() && !closed_ && !gone_) {
     write_watch_.arm_after(shared_->limits.write_timeout);
     const auto rest = asio::buffer(bytes.data() + done, bytes.size() - done);
-    const auto [error, written] = co_await socket_.async_write_some(rest, kAwait);
+    error_code error;
+    std::size_t written = 0;
+    if (tls_)
+      std::tie(error, written) = co_await tls_->async_write_some(rest, kAwait);
+    else
+      std::tie(error, written) = co_await socket_.async_write_some(rest, kAwait);
     done += written;
     if (error) {
       gone_ = gone_ || phase_ == Phase::kHandling;

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <unordered_map>
@@ -30,6 +32,7 @@ struct ServerShared {
   ServerLimits limits;
   std::map<std::string, std::map<std::string, Handler>> routes;  ///< path, then method
   std::function<std::string(int, std::string_view)> make_error;
+  std::shared_ptr<boost::asio::ssl::context> tls;  ///< nullptr: plain HTTP
   bool stopping = false;
   std::unordered_map<ServerConnection*, std::weak_ptr<ServerConnection>> connections;
   std::atomic<std::size_t> num_connections{0};
@@ -42,7 +45,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
  public:
   ServerConnection(boost::asio::ip::tcp::socket socket, std::shared_ptr<ServerShared> shared);
 
-  /// Starts both loops. With `refuse_busy` the only answer is 503.
+  /// Starts both loops, after the TLS handshake if there is one. With `refuse_busy` the only answer is 503.
   void start(bool refuse_busy);
   /// Closes the socket now; a running handler is told that its client is gone.
   void close();
@@ -57,7 +60,10 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
  private:
   enum class Phase : std::uint8_t { kIdle, kReceiving, kHandling, kLingering };
 
+  Task<void> shake_hands();
+  void start_loops();
   Task<void> serve();
+  void forget();
   Task<bool> serve_one();
   Task<void> read_loop();
   /// Receives one whole request; false if there is none to handle (closed, refused).
@@ -71,6 +77,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   void input_ended();
 
   boost::asio::ip::tcp::socket socket_;
+  std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;  ///< over socket_
   std::shared_ptr<ServerShared> shared_;
   std::string peer_;
   Phase phase_ = Phase::kIdle;

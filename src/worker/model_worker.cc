@@ -150,41 +150,57 @@ Result<void> ModelWorker::plan_decodes() {
 Result<StepResult> ModelWorker::step(const StepPlan& plan) {
   if (options_.model.experts.group != nullptr) TANDEM_TRY(options_.model.experts.group->start_step());
   inputs_.clear();
-  sampling_.clear();
+  rows_.clear();
+  std::size_t num_rows = 0;
+  std::size_t num_prompts = 0;
   for (const auto& sequence : plan.sequences) {
-    inputs_.push_back({sequence.tokens, sequence.first_position, sequence.block_table,
-                       sequence.sample ? model::LogitsOf::kLast : model::LogitsOf::kNone});
-    if (sequence.sample) sampling_.push_back(&sequence);
+    const bool scores = !sequence.next_tokens.empty();
+    const auto wanted = scores            ? model::LogitsOf::kAll
+                        : sequence.sample ? model::LogitsOf::kLast
+                                          : model::LogitsOf::kNone;
+    inputs_.push_back({sequence.tokens, sequence.first_position, sequence.block_table, wanted});
+    const std::size_t first = num_rows;
+    num_rows += scores ? sequence.tokens.size() : sequence.sample ? 1 : 0;
+    if (scores) rows_.push_back({&sequence, first, num_prompts++, true});
+    if (sequence.sample) rows_.push_back({&sequence, num_rows - 1, rows_.size() - num_prompts, false});
   }
-  const std::size_t needed = sampling_.size() * static_cast<std::size_t>(vocab_size());
+  const std::size_t needed = num_rows * static_cast<std::size_t>(vocab_size());
   if (logits_.size() < needed) logits_.resize(needed);
   TANDEM_TRY(model_->forward(inputs_, *cache_, std::span(logits_.data(), needed), plan.on_layer));
 
   StepResult result;
   result.step = plan.step;
-  sample(result);
+  result.prompts.resize(num_prompts);
+  result.sampled.resize(rows_.size() - num_prompts);
+  read_logits(result);
+  // Whole prompts' logits are large and rare: their memory is not kept.
+  if (num_prompts > 0) std::vector<float>().swap(logits_);
   return result;
 }
 
-void ModelWorker::sample(StepResult& result) {
+void ModelWorker::read_logits(StepResult& result) {
   const auto vocab = static_cast<std::size_t>(vocab_size());
-  result.sampled.resize(sampling_.size());
-  const auto sample_row = [&](std::size_t row, Sampler& sampler) {
-    auto sampled = sampler.sample(std::span<const float>(logits_.data() + row * vocab, vocab), *sampling_[row]);
+  const auto read = [&](const Rows& rows, Sampler& sampler) {
+    const std::span<const float> logits = std::span<const float>(logits_).subspan(rows.first * vocab);
+    if (rows.scores) {
+      result.prompts[rows.place] = sampler.score_prompt(logits, vocab, *rows.sequence);
+      return;
+    }
+    auto sampled = sampler.sample(logits.first(vocab), *rows.sequence);
     if (sampled) {
-      result.sampled[row] = std::move(*sampled);
+      result.sampled[rows.place] = std::move(*sampled);
     } else {
-      result.sampled[row] = {sampling_[row]->sequence, -1, {}, sampled.error()};
+      result.sampled[rows.place] = {rows.sequence->sequence, -1, {}, sampled.error()};
     }
   };
-  if (sampling_.size() < 2 || team_->size() < 2) {
-    for (std::size_t row = 0; row < sampling_.size(); ++row) sample_row(row, samplers_[0]);
+  if (rows_.size() < 2 || team_->size() < 2) {
+    for (const Rows& rows : rows_) read(rows, samplers_[0]);
     return;
   }
   const auto stride = static_cast<std::size_t>(team_->size());
   team_->run([&](int thread) {
     const auto first = static_cast<std::size_t>(thread);
-    for (std::size_t row = first; row < sampling_.size(); row += stride) sample_row(row, samplers_[first]);
+    for (std::size_t i = first; i < rows_.size(); i += stride) read(rows_[i], samplers_[first]);
   });
 }
 

@@ -69,17 +69,25 @@ class ModelWorker final : public Worker {
   Result<void> warm_up_together();
   Result<void> plan_decodes();
   Result<StepResult> step(const StepPlan& plan);
-  void sample(StepResult& result);
+  void read_logits(StepResult& result);
+
+  /// Logits of one sequence, and where in the result what they say goes.
+  struct Rows {
+    const SequencePlan* sequence = nullptr;
+    std::size_t first = 0;
+    std::size_t place = 0;
+    bool scores = false;  ///< its prompt's tokens; else one row is sampled from
+  };
 
   ModelWorkerOptions options_;
   // Order: each uses the ones above it; the runner thread, which uses all, stops first.
   std::unique_ptr<kernels::ThreadTeam> team_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<kv::CacheMemory> cache_;
-  std::vector<Sampler> samplers_;              ///< one a thread
-  std::vector<model::SequenceInput> inputs_;   ///< reused from step to step, as are the next two
-  std::vector<const SequencePlan*> sampling_;  ///< sequences with a row of logits, in plan order
-  std::vector<float> logits_;                  ///< [sampling_.size(), vocab]
+  std::vector<Sampler> samplers_;             ///< one a thread
+  std::vector<model::SequenceInput> inputs_;  ///< reused from step to step, as are the next two
+  std::vector<Rows> rows_;                    ///< in plan order
+  std::vector<float> logits_;                 ///< [rows, vocab]
   RunnerThread runner_;
 };
 

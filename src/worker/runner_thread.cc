@@ -62,7 +62,8 @@ bool RunnerThread::wait_for_plan(std::unique_lock<std::mutex>& lock, const std::
 
 Result<StepResult> RunnerThread::run_plan(StepPlan& plan, const std::stop_token& stop, const Step& step) {
   before_.fill_in(plan);
-  Result<StepResult> result = plan.sequences.empty() ? StepResult{.step = plan.step, .sampled = {}} : step(plan, stop);
+  Result<StepResult> result =
+      plan.sequences.empty() ? StepResult{.step = plan.step, .prompts = {}, .sampled = {}} : step(plan, stop);
   before_.complete(result);
   return result;
 }

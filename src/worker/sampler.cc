@@ -192,6 +192,27 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sequen
   return result;
 }
 
+Result<std::vector<TokenLogprob>> Sampler::score(std::span<const float> logits, std::int32_t token, std::int32_t count,
+                                                 const SequencePlan& plan) {
+  const std::optional<float> highest = highest_if_finite(logits);
+  if (!highest) return not_finite(logits, plan);
+  return logprobs_of(logits, *highest, token, count);
+}
+
+PromptLogprobs Sampler::score_prompt(std::span<const float> logits, std::size_t vocab_size, const SequencePlan& plan) {
+  PromptLogprobs result{plan.sequence, plan.first_position, {}, {}};
+  for (std::size_t i = 0; i < plan.next_tokens.size(); ++i) {
+    auto scored =
+        score(logits.subspan(i * vocab_size, vocab_size), plan.next_tokens[i], *plan.sampling->prompt_logprobs, plan);
+    if (!scored) {
+      result.error = scored.error();
+      break;
+    }
+    result.tokens.push_back(std::move(*scored));
+  }
+  return result;
+}
+
 std::span<const float> Sampler::process(std::span<const float> logits, std::span<const std::uint32_t> allowed,
                                         const SequencePlan& plan) {
   const SamplingParams& params = *plan.sampling;

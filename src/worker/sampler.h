@@ -29,6 +29,11 @@ class Sampler {
   /// ignored. Errors, all of scope request: internal if a logit is NaN or infinite; invalid_argument if the plan's
   /// masks leave no token; the mask's own.
   Result<SampledToken> sample(std::span<const float> logits, const SequencePlan& plan);
+  /// The log-probabilities of a token that is known: its own first, then the `count` most likely ones.
+  Result<std::vector<TokenLogprob>> score(std::span<const float> logits, std::int32_t token, std::int32_t count,
+                                          const SequencePlan& plan);
+  /// score() of each of plan.next_tokens. logits: [at least next_tokens.size(), vocab_size].
+  PromptLogprobs score_prompt(std::span<const float> logits, std::size_t vocab_size, const SequencePlan& plan);
 
  private:
   /// What is left after masks, bias and penalties: the raw row itself, or a changed copy in values_.

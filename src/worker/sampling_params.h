@@ -28,8 +28,10 @@ struct SamplingParams {
   bool skip_special_tokens = true;
   std::vector<std::pair<std::int32_t, float>> logit_bias;  ///< values clamped to [-100, 100]
   std::vector<std::int32_t> allowed_token_ids;             ///< empty: all
+  std::vector<std::vector<std::int32_t>> bad_words;        ///< the last token of each may not follow the others
   /// Number of top log-probabilities wanted beside the sampled token's; nullopt: none at all.
   std::optional<std::int32_t> logprobs;
+  std::optional<std::int32_t> prompt_logprobs;  ///< the same for the prompt's tokens
 
   bool greedy() const { return temperature < 1e-5; }
 };

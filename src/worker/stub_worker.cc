@@ -130,6 +130,7 @@ Result<StepResult> StubWorker::step(const StepPlan& plan, const std::stop_token&
   StepResult result;
   result.step = plan.step;
   for (const auto& sequence : plan.sequences) {
+    if (!sequence.next_tokens.empty()) result.prompts.push_back(score(sequence));
     if (!sequence.sample) continue;
     auto sampled = sampler_.sample(logits(read_slots(sequence), options_.vocab_size), sequence);
     if (sampled) {
@@ -139,6 +140,17 @@ Result<StepResult> StubWorker::step(const StepPlan& plan, const std::stop_token&
     }
   }
   return result;
+}
+
+PromptLogprobs StubWorker::score(const SequencePlan& sequence) {
+  std::vector<float> rows;
+  SequencePlan beginning = sequence;
+  for (std::size_t count = 1; count <= sequence.next_tokens.size(); ++count) {
+    beginning.tokens.assign(sequence.tokens.begin(), sequence.tokens.begin() + static_cast<std::ptrdiff_t>(count));
+    const std::vector<float> row = logits(read_slots(beginning), options_.vocab_size);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return sampler_.score_prompt(rows, static_cast<std::size_t>(options_.vocab_size), sequence);
 }
 
 std::byte* StubWorker::slot(const SequencePlan& sequence, std::int64_t position, std::int32_t plane) const {

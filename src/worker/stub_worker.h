@@ -56,6 +56,7 @@ class StubWorker final : public Worker {
 
  private:
   explicit StubWorker(StubOptions options) : options_(std::move(options)) {}
+  PromptLogprobs score(const SequencePlan& sequence);
   Result<StepResult> step(const StepPlan& plan, const std::stop_token& stop);
   double scripted_seconds(const StepPlan& plan) const;
   void write_slots(const SequencePlan& sequence, std::int32_t layer);

@@ -28,7 +28,10 @@ struct SequencePlan {
   std::int64_t first_position = 0;
   std::vector<kv::BlockId> block_table;            ///< covers first_position + tokens.size() positions
   bool sample = false;                             ///< whether this step ends in a new token
-  std::shared_ptr<const SamplingParams> sampling;  ///< set if sample
+  std::shared_ptr<const SamplingParams> sampling;  ///< set if sample, or if next_tokens are
+  /// Of prompt tokens whose log-probabilities are wanted: what follows each of `tokens` (none follows the prompt's
+  /// last).
+  std::vector<std::int32_t> next_tokens;
   /// What penalties look at; set if sample and a penalty or min_tokens is in use. With kSampledBefore the worker
   /// appends that token to the output.
   std::vector<std::int32_t> prompt_tokens;
@@ -62,9 +65,18 @@ struct SampledToken {
   Status error;
 };
 
+/// Log-probabilities of a plan's next_tokens, as SampledToken has them.
+struct PromptLogprobs {
+  std::uint64_t sequence = 0;
+  std::int64_t first_position = 0;  ///< of the token before the first one
+  std::vector<std::vector<TokenLogprob>> tokens;
+  Status error;  ///< a logit is not finite
+};
+
 struct StepResult {
   std::uint64_t step = 0;
-  std::vector<SampledToken> sampled;  ///< one for each sequence with sample, in plan order
+  std::vector<PromptLogprobs> prompts;  ///< one for each sequence with next_tokens, in plan order
+  std::vector<SampledToken> sampled;    ///< one for each sequence with sample, in plan order
 };
 
 class Worker {

@@ -40,6 +40,7 @@ class Tampering : public comm::Group {
       : inner_(inner), round_(round), to_(to), change_(std::move(change)) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
+  Result<void> start_step() override { return inner_.start_step(); }
   Result<void> begin(std::span<const comm::Bytes> outgoing) override {
     if (round_-- != 0) return inner_.begin(outgoing);
     const comm::Bytes good = outgoing[static_cast<std::size_t>(to_)];

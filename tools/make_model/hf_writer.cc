@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <filesystem>
+#include <ostream>
+#include <vector>
 
 #include "make_model/encode.h"
 #include "make_model/file_writer.h"
 #include "make_model/shapes.h"
+#include "model/quantize/safetensors_writer.h"
 
 namespace tandem::tools {
 namespace json = boost::json;
@@ -23,25 +26,28 @@ std::size_t tensor_bytes(const NamedTensor& tensor, TensorType type) {
 }
 
 Result<void> write_safetensors(const fs::path& path, const std::vector<NamedTensor>& tensors, TensorType type) {
-  json::object header{{"__metadata__", {{"format", "pt"}}}};
-  std::size_t offset = 0;
+  std::vector<model::OutputTensor> outputs;
   for (const NamedTensor& tensor : tensors) {
-    const std::size_t end = offset + tensor_bytes(tensor, type);
-    json::array shape{tensor.view.cols};
+    model::OutputTensor& output = outputs.emplace_back();
+    output.name = tensor.name;
+    output.dtype = model::tensor_type_name(type);
+    output.shape = {tensor.view.cols};
     const std::int64_t experts = std::max<std::int64_t>(tensor.experts, 1);
-    if (tensor.view.rows > 1) shape.insert(shape.begin(), tensor.view.rows / experts);
-    if (tensor.experts > 0) shape.insert(shape.begin(), experts);
-    header[tensor.name] = {
-        {"dtype", model::tensor_type_name(type)}, {"shape", std::move(shape)}, {"data_offsets", {offset, end}}};
-    offset = end;
+    if (tensor.view.rows > 1) output.shape.insert(output.shape.begin(), tensor.view.rows / experts);
+    if (tensor.experts > 0) output.shape.insert(output.shape.begin(), experts);
+    output.bytes = tensor_bytes(tensor, type);
+    output.write = [view = &tensor.view, type](std::ostream& out) -> Result<void> {
+      std::vector<float> values(static_cast<std::size_t>(view->cols));
+      std::vector<std::byte> encoded(row_bytes(type, view->cols));
+      for (std::int64_t row = 0; row < view->rows; ++row) {
+        view->read_row(row, values.data());
+        encode_row(type, values.data(), view->cols, encoded.data());
+        out.write(reinterpret_cast<const char*>(encoded.data()), static_cast<std::streamsize>(encoded.size()));
+      }
+      return {};
+    };
   }
-  std::string text = json::serialize(header);
-  text.append((8 - text.size() % 8) % 8, ' ');
-  FileWriter out(path.string());
-  out.number<std::uint64_t>(text.size());
-  out.text(text);
-  for (const NamedTensor& tensor : tensors) out.rows(tensor.view, type, [](std::int64_t row) { return row; });
-  return out.close();
+  return model::write_safetensors_file(path.string(), outputs);
 }
 
 Result<void> write_json(const fs::path& path, const json::object& object) {

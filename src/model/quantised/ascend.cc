@@ -35,12 +35,13 @@ class Int4Source : public RowSource {
     const float scale = scale_[static_cast<std::size_t>(row)];
     const std::int64_t groups = group_ > 0 ? cols / group_ : 1;
     for (std::int64_t i = 0; i < cols; ++i) {
-      int value = values[i];
+      const std::int8_t stored = values[i];
       // The sign of a nibble: shifted to the top of a byte and back.
-      if (packed_) value = static_cast<std::int8_t>(row % 2 == 0 ? value << 4 : value & 0xf0) >> 4;
+      const auto nibble =
+          static_cast<std::int8_t>(static_cast<std::int8_t>(row % 2 == 0 ? stored << 4 : stored & 0xf0) >> 4);
       const float factor =
           group_ > 0 ? scale * group_scale_[static_cast<std::size_t>(row * groups + i / group_)] : scale;
-      out[i] = static_cast<float>(value) * factor;
+      out[i] = static_cast<float>(packed_ ? nibble : stored) * factor;
     }
   }
 

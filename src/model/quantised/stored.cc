@@ -75,6 +75,7 @@ Result<std::vector<float>> stored_floats(const TensorIndex& index, const std::st
   TANDEM_ASSIGN(const StoredTensor* const tensor, find(index, name));
   if (!tensor->type || tensor_block_values(*tensor->type) != 1 || num_values(*tensor) != count)
     return wrong(*tensor, fmt::format("{} values as F32, BF16 or F16", count));
+  if (count == 0) return std::vector<float>();
   TensorView view;
   view.type = *tensor->type;
   view.rows = 1;

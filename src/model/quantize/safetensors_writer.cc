@@ -6,7 +6,6 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
-#include <span>
 
 namespace tandem::model {
 namespace json = boost::json;
@@ -17,7 +16,26 @@ Status cannot_write(const fs::path& path) {
   return Status(Code::kInternal, fmt::format("cannot write {}: is there room, and may it be written?", path.string()));
 }
 
-Result<void> write_file(const fs::path& path, std::span<const OutputTensor> tensors) {
+/// Consecutive tensors, each shard at most `shard_bytes` unless one tensor alone is more.
+std::vector<std::span<const OutputTensor>> split(std::span<const OutputTensor> tensors, std::size_t shard_bytes) {
+  std::vector<std::span<const OutputTensor>> shards;
+  std::size_t first = 0;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (i > first && bytes + tensors[i].bytes > shard_bytes) {
+      shards.push_back(tensors.subspan(first, i - first));
+      first = i;
+      bytes = 0;
+    }
+    bytes += tensors[i].bytes;
+  }
+  shards.push_back(tensors.subspan(first));
+  return shards;
+}
+
+}  // namespace
+
+Result<void> write_safetensors_file(const std::string& path, std::span<const OutputTensor> tensors) {
   json::object header{{"__metadata__", {{"format", "pt"}}}};
   std::size_t offset = 0;
   for (const OutputTensor& tensor : tensors) {
@@ -46,29 +64,10 @@ Result<void> write_file(const fs::path& path, std::span<const OutputTensor> tens
   return {};
 }
 
-/// Consecutive tensors, each shard at most `shard_bytes` unless one tensor alone is more.
-std::vector<std::span<const OutputTensor>> split(std::span<const OutputTensor> tensors, std::size_t shard_bytes) {
-  std::vector<std::span<const OutputTensor>> shards;
-  std::size_t first = 0;
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (i > first && bytes + tensors[i].bytes > shard_bytes) {
-      shards.push_back(tensors.subspan(first, i - first));
-      first = i;
-      bytes = 0;
-    }
-    bytes += tensors[i].bytes;
-  }
-  shards.push_back(tensors.subspan(first));
-  return shards;
-}
-
-}  // namespace
-
 Result<void> write_safetensors_folder(const std::string& folder, const std::vector<OutputTensor>& tensors,
                                       std::size_t shard_bytes) {
   const auto shards = split(tensors, shard_bytes);
-  if (shards.size() == 1) return write_file(fs::path(folder) / "model.safetensors", tensors);
+  if (shards.size() == 1) return write_safetensors_file(folder + "/model.safetensors", tensors);
   json::object weight_map;
   std::size_t total = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -77,7 +76,7 @@ Result<void> write_safetensors_folder(const std::string& folder, const std::vect
       weight_map[tensor.name] = name;
       total += tensor.bytes;
     }
-    TANDEM_TRY(write_file(fs::path(folder) / name, shards[i]));
+    TANDEM_TRY(write_safetensors_file(folder + "/" + name, shards[i]));
   }
   const fs::path path = fs::path(folder) / "model.safetensors.index.json";
   std::ofstream out(path, std::ios::binary | std::ios::trunc);

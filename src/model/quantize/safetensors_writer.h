@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct OutputTensor {
   /// one before.
   std::function<Result<void>(std::ostream& out)> write;
 };
+
+/// One file with these tensors.
+Result<void> write_safetensors_file(const std::string& path, std::span<const OutputTensor> tensors);
 
 /// model.safetensors, or, if all tensors take more than `shard_bytes`, model-00001-of-0000N.safetensors and
 /// model.safetensors.index.json (written last). A tensor is never split. Errors name the file.

@@ -214,13 +214,19 @@ TEST_F(FrontTest, AReleaseReachesTheProcessThatHasTheKv) {
   EXPECT_EQ(other_.releases()[0].headers.find("x-request-id"), "r7");
 }
 
-TEST(InternalApi, AnswersOnlyBearersOfItsToken) {
+TEST(InternalApi, AnswersOnlyBearersOfItsTokenAndNeverWithACutAnswer) {
   test::IoThread io;
   test::FakeEngine engine;
+  engine.script = [&engine](std::size_t index) {
+    engine.say(index, "H");
+    engine.say(index, "", FinishReason::kAbort);  // as an engine that stops does
+  };
   obs::Registry registry;
   ServiceParts parts;
   parts.engine = &engine;
+  parts.tokenizer = std::make_shared<test::ByteTokenizer>();
   parts.metrics = &registry;
+  parts.vocab_size = test::ByteTokenizer::kVocabSize;
   parts.bearer = "t0ken";
   std::unique_ptr<net::HttpServer> server;
   std::unique_ptr<Service> service;
@@ -239,6 +245,12 @@ TEST(InternalApi, AnswersOnlyBearersOfItsToken) {
   EXPECT_EQ(health(""), 401);
   EXPECT_EQ(health("Authorization: Bearer t0ke\r\n"), 401);
   EXPECT_EQ(health("Authorization: Bearer t0ken\r\n"), 200);
+  for (const std::string_view body : {kBody, kStream}) {
+    RawClient client(port);
+    client.send(post_text("/v1/completions", std::string(body), "Authorization: Bearer t0ken\r\n"));
+    const std::string answer = body == kBody ? client.read_response() : client.read_until("0\r\n\r\n");
+    EXPECT_THAT(answer, AllOf(HasSubstr("is stopping"), HasSubstr("ServiceUnavailableError")));
+  }
   io.call([&] {
     service.reset();
     server.reset();

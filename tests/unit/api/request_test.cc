@@ -217,13 +217,63 @@ TEST_F(RequestTest, UnsupportedFeaturesAreRefusedByName) {
   refused(R"("use_beam_search":true)", "beam search");
   refused(R"("suffix":"x")", "suffix is not currently supported");
   refused(R"("logits_processors":["a"])", "logits_processors");
-  refused(R"("bad_words":["x"])", "bad_words");
-  refused(R"("prompt_logprobs":1)", "prompt_logprobs");
-  refused(R"("guided_json":{"type":"object"})", "guided_json");
-  refused(R"("structured_outputs":{"regex":"a"})", "structured_outputs");
-  refused(R"("response_format":{"type":"json_object"})", "response_format");
-  refused(R"("echo":true,"logprobs":1)", "echo");
+  refused(R"("guided_choice":[])", "Choice '[]' cannot be an empty list");
+  refused(R"("response_format":{"type":"xml"})", "response_format");
   good(R"("best_of":1,"bad_words":[],"response_format":{"type":"text"},"structured_outputs":{},"suffix":null)");
+}
+
+TEST_F(RequestTest, Constraints) {
+  EXPECT_FALSE(good("").constraint);
+  EXPECT_FALSE(good(R"("structured_outputs":{},"response_format":{"type":"text"})").constraint);
+  const auto source = [&](const std::string& fields) { return good(fields).constraint->source; };
+  EXPECT_EQ(source(R"("guided_json":"{\"type\": \"object\"}")"), R"({"type":"object"})");
+  EXPECT_EQ(source(R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"null"}}})"),
+            R"({"type":"null"})");
+  EXPECT_EQ(source(R"("structured_outputs":{"json_object":true,"disable_any_whitespace":true})"),
+            R"({"type":"object","x-guidance":{"whitespace_flexible":false}})");
+  EXPECT_EQ(source(R"("structured_outputs":{"json":{"properties":{"a":{}}},"disable_additional_properties":true})"),
+            R"({"properties":{"a":{}},"additionalProperties":false})");
+  EXPECT_EQ(good(R"("guided_regex":"a+")").constraint->kind, text::GrammarKind::kRegex);
+  EXPECT_EQ(good(R"("structured_outputs":{"grammar":"start: \"a\""})").constraint->kind, text::GrammarKind::kLark);
+  refused(R"("structured_outputs":{"regex":"a","choice":["b"]})", "You can only use one kind of constraints");
+  refused(R"("guided_regex":"a","response_format":{"type":"json_object"})", "You can only use one kind");
+  refused(R"("guided_json":"{")", "guided_json");
+  refused(R"("guided_json":5)", "an object");
+  refused(R"("structural_tag":"{}")", "Invalid structural tag specification");
+}
+
+TEST_F(RequestTest, ForcedToolsBecomeGrammars) {
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"$defs":{"T":{"type":"null"}},"type":"object",)"
+      R"("properties":{"a":{"$ref":"#/$defs/T"}}}}},{"type":"function","function":{"name":"g"}}])";
+  engine_.options_.max_model_len = 2000;
+  const auto named = chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})");
+  ASSERT_TRUE(named) << named.error().message;
+  EXPECT_EQ(named->message.tools, ToolMode::kNamed);
+  EXPECT_EQ(named->constraint->source, R"({"type":"object"})");
+  const auto required = chat(tools + R"(,"tool_choice":"required","parallel_tool_calls":false)");
+  ASSERT_TRUE(required) << required.error().message;
+  EXPECT_EQ(
+      required->constraint->source,
+      R"({"type":"array","minItems":1,"maxItems":1,"$defs":{"T":{"type":"null"}},"items":{"anyOf":[)"
+      R"({"type":"object","properties":{"name":{"enum":["f"]},"parameters":{"type":"object","properties":{"a":{"$ref":"#/$defs/T"}}}},)"
+      R"("required":["name","parameters"],"additionalProperties":false},)"
+      R"({"type":"object","properties":{"name":{"enum":["g"]},"parameters":{"type":"object"}},)"
+      R"("required":["name","parameters"],"additionalProperties":false}]}})");
+  chat_refused(tools + R"(,"tool_choice":{"type":"function","function":{"name":"h"}})", "does not match any");
+}
+
+TEST_F(RequestTest, LogProbabilitiesOfThePromptAndBadWords) {
+  EXPECT_EQ(good(R"("prompt_logprobs":2)").sampling.prompt_logprobs, 2);
+  EXPECT_EQ(good(R"("echo":true,"logprobs":1)").sampling.prompt_logprobs, 1);
+  EXPECT_FALSE(good(R"("echo":true,"logprobs":1)").show_prompt_logprobs);
+  refused(R"("prompt_logprobs":-2)", "`prompt_logprobs` must be a positive value or -1.");
+  refused(R"("prompt_logprobs":1,"stream":true)", "`prompt_logprobs` are not available when `stream=True`.");
+  refused(R"("prompt_logprobs":21)", "Requested prompt logprobs of 21, which is greater than max allowed: 20");
+  const auto job = chat(R"("bad_words":["ab"," c"])");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_EQ(job->sampling.bad_words, (std::vector<std::vector<std::int32_t>>{{'a', 'b'}, {'c'}}));
+  chat_refused(R"("bad_words":[" "])", "empty string");
 }
 
 TEST_F(RequestTest, ModelsByEveryServedName) {

@@ -535,6 +535,66 @@ TEST_F(ServiceTest, CachedTokensAreToldWithTheFlag) {
               HasSubstr(R"("prompt_tokens_details":{"cached_tokens":2}})"));
 }
 
+TEST_F(ServiceTest, KeysLockWhatVllmLocksAndWhatChangesState) {
+  config_.api_keys = {"first", "second"};
+  const std::string body = R"({"prompt":"a"})";
+  const auto status = [&](const std::string& header) { return status_of(ask("/v1/completions", body, header)); };
+  const std::string refused = ask("/v1/completions", body);
+  EXPECT_EQ(status_of(refused), 401);
+  EXPECT_EQ(body_of(refused), R"({"error":"Unauthorized"})");
+  EXPECT_EQ(status("Authorization: Bearer first\r\n"), 200);
+  EXPECT_EQ(status("Authorization: bearer second\r\n"), 200);
+  for (const char* wrong :
+       {"Bearer firs", "Bearer firstt", "Bearer ", "Bearer", "first", "Basic first", "Bearer FIRST"})
+    EXPECT_EQ(status(std::string("Authorization: ") + wrong + "\r\n"), 401) << wrong;
+  EXPECT_EQ(status_of(get("/v1/models")), 401);
+  EXPECT_EQ(status_of(get("/reset_prefix_cache", "POST")), 401);
+  EXPECT_EQ(status_of(get("/tandem/release", "POST")), 401);
+  EXPECT_EQ(engine_.num_resets, 0);
+  for (const char* open : {"/health", "/metrics", "/version", "/load"}) EXPECT_EQ(status_of(get(open)), 200) << open;
+  EXPECT_EQ(status_of(get("/v1/models", "OPTIONS")), 200);
+}
+
+TEST_F(ServiceTest, BrowsersOfOtherOriginsAndPathPrefixes) {
+  config_.root_path = "/api";
+  config_.allowed_origins = {"https://a"};
+  EXPECT_EQ(status_of(get("/api/v1/models")), 200);
+  EXPECT_EQ(status_of(get("/v1/models")), 200);
+  const std::string body = R"({"prompt":"a"})";
+  EXPECT_THAT(ask("/v1/completions", body, "Origin: https://a\r\n"),
+              HasSubstr("Access-Control-Allow-Origin: https://a"));
+  EXPECT_THAT(ask("/v1/completions", body, "Origin: https://b\r\n"), Not(HasSubstr("Access-Control")));
+}
+
+TEST_F(ServiceTest, LogProbabilitiesOfThePrompt) {
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.tokens = {'x'};
+    output.text = "x";
+    output.finish = FinishReason::kLength;
+    output.prompt_logprobs = {{}, {{'b', -1.5F, 2}, {'c', -0.5F, 1}}};
+    if (engine_.submitted(index).request.sampling->logprobs) output.logprobs = {{{'x', -0.25F, 1}}};
+    engine_.emit(index, std::move(output));
+  };
+  const json::value asked = json::parse(body_of(ask("/v1/completions", R"({"prompt":[97,98],"prompt_logprobs":1})")));
+  EXPECT_EQ(asked.at("choices").at(0).at("prompt_logprobs"),
+            json::parse(R"([null,{"98":{"logprob":-1.5,"rank":2,"decoded_token":"b"},
+                                  "99":{"logprob":-0.5,"rank":1,"decoded_token":"c"}}])"));
+  const json::value echo =
+      json::parse(body_of(ask("/v1/completions", R"({"prompt":[97,98],"echo":true,"logprobs":1})")));
+  EXPECT_EQ(echo.at("choices").at(0).at("text"), "abx");
+  EXPECT_TRUE(echo.at("choices").at(0).at("prompt_logprobs").is_null());
+  EXPECT_EQ(echo.at("choices").at(0).at("logprobs"),
+            json::parse(R"({"text_offset":[0,1,2],"token_logprobs":[null,-1.5,-0.25],"tokens":["a","b","x"],
+                            "top_logprobs":[null,{"b":-1.5,"c":-0.5},{"x":-0.25}]})"));
+  const json::value only =
+      json::parse(body_of(ask("/v1/completions", R"({"prompt":[97,98],"echo":true,"logprobs":1,"max_tokens":0})")));
+  EXPECT_EQ(only.at("choices").at(0).at("logprobs").at("tokens"), json::parse(R"(["a","b"])"));
+  const json::value chat = json::parse(
+      body_of(ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"prompt_logprobs":0})")));
+  EXPECT_EQ(chat.at("prompt_logprobs").as_array().size(), 2U);
+}
+
 constexpr std::string_view kToolRequest =
     R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}])";
 

@@ -84,6 +84,21 @@ TEST(Sizing, ExpertsCountWhereTheyAre) {
   EXPECT_EQ(all - estimated_weight_bytes(model, config), 20 * mlps);
 }
 
+TEST(Sizing, ResultsOfExpertsTakeMemory) {
+  model::ModelConfig model = small_model();
+  config::ServeConfig config = flags();
+  const std::int64_t dense = estimated_activation_bytes(model, config);
+  model.num_experts = 40;
+  model.moe_intermediate_size = 1;
+  model.experts_per_token = 8;
+  const std::int64_t here = estimated_activation_bytes(model, config);
+  EXPECT_GT(here, dense);
+  config.expert_parallel = true;
+  EXPECT_EQ(estimated_activation_bytes(model, config), here) << "one process";
+  config.data_parallel.size = 2;
+  EXPECT_GT(estimated_activation_bytes(model, config), here) << "the other process's results and the messages";
+}
+
 TEST(Sizing, ShortMemoryShortensTheContextOrIsRefused) {
   const std::int64_t memory = 270LL << 20;  // weights and activations take nearly all of it
   config::ServeConfig config = flags();

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 
 #include "config/kv_transfer_config.h"
@@ -159,7 +160,58 @@ TEST(ServeFlags, WhatCannotBeHadIsRefusedByName) {
   EXPECT_THAT(
       error_of({"serve", "m", "-pp", "2"}),
       HasSubstr("argument --pipeline-parallel-size: pipeline-parallel size 2 is not in this version; expected"));
-  EXPECT_THAT(error_of({"serve", "m", "--api-key", "k"}), HasSubstr("argument --api-key: "));
+  EXPECT_THAT(error_of({"serve", "m", "--uds", "k"}), HasSubstr("argument --uds: "));
+}
+
+TEST(ServeFlags, KeysComeFromTheCommandLineOrTheEnvironment) {
+  EXPECT_THAT(parse_as<ServeConfig>({"serve", "m", "--api-key", "a", "", "b"}).api_keys, ElementsAre("a", "b"));
+  EXPECT_TRUE(parse_as<ServeConfig>({"serve", "m"}).api_keys.empty());
+}
+
+TEST(ServeFlags, ToolAndReasoningParsers) {
+  const auto config = parse_as<ServeConfig>(
+      {"serve", "m", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"});
+  EXPECT_TRUE(config.enable_auto_tool_choice);
+  EXPECT_EQ(config.tool_format, ToolFormat::kHermes);
+  EXPECT_EQ(config.reasoning_format, ReasoningFormat::kQwen3);
+  EXPECT_THAT(error_of({"serve", "m", "--enable-auto-tool-choice"}), HasSubstr("--tool-call-parser"));
+  EXPECT_THAT(error_of({"serve", "m", "--tool-call-parser", "x"}), HasSubstr("hermes, qwen3_coder, llama3_json"));
+}
+
+TEST(ServeFlags, FlagsInAFile) {
+  const std::string path = testing::TempDir() + "flags.yaml";
+  std::ofstream(path) << "model: m\nport: 9000\nserved-model-name: [a, b]\nenable_log_requests: true\n"
+                         "disable-log-stats: false\nseed: null\nchat-template: \"true\"\n"
+                         "override-generation-config:\n  temperature: 0.5\n  top_k: 4\n";
+  const auto config = parse_as<ServeConfig>({"serve", "--config", path, "--port", "9001"});
+  EXPECT_EQ(config.model, "m");
+  EXPECT_EQ(config.port, 9001);
+  EXPECT_THAT(config.served_model_names, ElementsAre("a", "b"));
+  EXPECT_TRUE(config.enable_log_requests);
+  EXPECT_FALSE(config.disable_log_stats);
+  EXPECT_EQ(config.chat_template, "true");
+  EXPECT_EQ(config.generation_overrides.temperature, 0.5);
+  EXPECT_EQ(config.generation_overrides.top_k, 4);
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "--config=" + path}).port, 9000);
+  std::ofstream(path) << "no-such-flag: 1\n";
+  EXPECT_THAT(error_of({"serve", "--config", path}), HasSubstr("unrecognized arguments: --no-such-flag"));
+  std::ofstream(path) << "- a list\n";
+  EXPECT_THAT(error_of({"serve", "m", "--config", path}), HasSubstr("expected one mapping"));
+  std::ofstream(path) << "a: [\n";
+  EXPECT_THAT(error_of({"serve", "m", "--config", path}), HasSubstr("line "));
+  EXPECT_THAT(error_of({"serve", "m", "--config", "/nowhere.yaml"}), HasSubstr("cannot be opened"));
+  EXPECT_THAT(error_of({"serve", "m", "--config", "flags.json"}), HasSubstr(".yaml"));
+  EXPECT_THAT(error_of({"serve", "m", "--config"}), HasSubstr("--config"));
+}
+
+TEST(ServeFlags, BrowsersAndGateways) {
+  const auto config = parse_as<ServeConfig>(
+      {"serve", "m", "--root-path", "/api/", "--allowed-origins", R"(["https://a"])", "--allow-credentials"});
+  EXPECT_EQ(config.root_path, "/api");
+  EXPECT_THAT(config.allowed_origins, ElementsAre("https://a"));
+  EXPECT_TRUE(config.allow_credentials);
+  EXPECT_THAT(error_of({"serve", "m", "--allowed-origins", "https://a"}), HasSubstr("argument --allowed-origins"));
+  EXPECT_THAT(error_of({"serve", "m", "--root-path", "api"}), HasSubstr("slash"));
 }
 
 TEST(ServeFlags, DataParallelRanksAreCountedOut) {
@@ -411,7 +463,7 @@ TEST(Commands, HelpAndVersion) {
   const std::string help = parse_as<Text>({"serve", "--help"}).text;
   for (const char* piece : {"--max-model-len", "Disaggregation", "--no-enable-prefix-caching", "model folder"})
     EXPECT_THAT(help, HasSubstr(piece));
-  EXPECT_THAT(help, testing::Not(HasSubstr("--api-key")));
+  EXPECT_THAT(help, testing::Not(HasSubstr("--uds")));
   EXPECT_THAT(error_of({"serv"}), HasSubstr("did you mean serve?"));
   EXPECT_THAT(error_of({}), HasSubstr("a command is missing"));
 }

@@ -89,11 +89,6 @@ TEST(DeviceVariables, ChooseTheAddress) {
   EXPECT_EQ(config({{"GLOO_SOCKET_IFNAME", "eth1"}, {"HCCL_SOCKET_IFNAME", "eth2"}}).advertised_interface, "eth2");
 }
 
-TEST(DeviceVariables, AKeyIsNotLeftOutSilently) {
-  EXPECT_THAT(parse({}, {{"VLLM_API_KEY", "secret"}}).error().message(),
-              HasSubstr("environment variable VLLM_API_KEY: the server would be open"));
-}
-
 TEST(IdleVariables, AreListedOnceAndOnlyThose) {
   const auto note = [](const std::vector<std::string>& names) { return idle_variables_note(names, ServeConfig()); };
   EXPECT_THAT(note({"PATH", "HOME", "OMP_NUM_THREADS", "VLLM_HOST_IP", "HCCL_IF_IP", "LD_PRELOAD"}), IsEmpty());

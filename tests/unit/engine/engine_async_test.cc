@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "text/grammar.h"
 #include "unit/engine/instance.h"
 
 namespace tandem::engine {
@@ -46,6 +47,41 @@ class WatchedWorker final : public worker::Worker {
   std::atomic<int> at_once_{0};
 };
 
+/// Each token must be 1 more than the one before, modulo 7: what may come depends on every token. Ends after `length`.
+class StaircaseMatcher final : public text::GrammarMatcher {
+ public:
+  explicit StaircaseMatcher(std::int32_t length) : left_(length) {}
+  Result<void> accept(std::int32_t token) override {
+    if (last_ && token % 7 != (*last_ + 1) % 7) return Status(Code::kInternal, "a token that the mask excludes");
+    last_ = token;
+    --left_;
+    return {};
+  }
+  bool finished() const override { return left_ <= 0; }
+  Result<std::vector<std::uint32_t>> mask() override {
+    std::vector<std::uint32_t> words((kVocab + 31) / 32, last_ ? 0U : ~0U);
+    for (std::uint32_t id = 0; last_ && id < kVocab; ++id) {
+      if (static_cast<std::int32_t>(id % 7) == (*last_ + 1) % 7) words[id / 32] |= 1U << (id % 32);
+    }
+    return words;
+  }
+
+ private:
+  std::optional<std::int32_t> last_;
+  std::int32_t left_;
+};
+
+class Staircase final : public text::Grammar {
+ public:
+  explicit Staircase(std::int32_t length) : length_(length) {}
+  Result<std::unique_ptr<text::GrammarMatcher>> start() const override {
+    return std::unique_ptr<text::GrammarMatcher>(std::make_unique<StaircaseMatcher>(length_));
+  }
+
+ private:
+  std::int32_t length_;
+};
+
 struct Setting {
   const char* name;
   EngineOptions options;
@@ -81,7 +117,8 @@ class EngineAsyncTest : public ::testing::Test {
     engine_ = Engine::start(options, *worker_, nullptr, nullptr, *metrics_);
   }
 
-  /// Every kind of request: greedy, seeded, penalties, min_tokens, stop ids, log-probabilities, biased.
+  /// Every kind of request: greedy, seeded, penalties, min_tokens, stop ids, log-probabilities, biased; see also
+  /// add_grammar().
   static std::vector<std::shared_ptr<SamplingParams>> kinds() {
     std::vector<std::shared_ptr<SamplingParams>> kinds;
     for (std::int32_t i = 0; i < 24; ++i) {
@@ -103,6 +140,14 @@ class EngineAsyncTest : public ::testing::Test {
     return kinds;
   }
 
+  /// Some outputs have a grammar, from their beginning or from some token on.
+  static constexpr std::size_t kGrammarLater = 10;  // a plain greedy request
+  static void add_grammar(std::size_t i, GenerationRequest& request) {
+    if (i % 4 != 3 && i != kGrammarLater) return;
+    request.grammar = std::make_shared<Staircase>(static_cast<std::int32_t>(i) / 2);
+    if (i == kGrammarLater) request.grammar_after = StubWorker::greedy(request.prompt, kVocab, 3).back();
+  }
+
   std::vector<Answer> answers() {
     const auto params = kinds();
     std::vector<Collector> collectors(params.size());
@@ -110,6 +155,7 @@ class EngineAsyncTest : public ::testing::Test {
       GenerationRequest request;
       request.prompt = prompt(5 + static_cast<std::int32_t>(i) % 19, static_cast<std::int32_t>(i) % 6);
       request.sampling = params[i];
+      add_grammar(i, request);
       EXPECT_TRUE(engine_->submit(std::move(request), collectors[i].sink()));
     }
     std::vector<Answer> answers;
@@ -159,6 +205,9 @@ TEST_F(EngineAsyncTest, EveryKindOfRequestGetsTheSameTokens) {
   const auto stopped = std::count_if(expected.begin(), expected.end(),
                                      [](const Answer& answer) { return answer.finish == FinishReason::kStop; });
   EXPECT_GT(stopped, 3) << "some must end where the scheduler does not foresee it";
+  const std::vector<std::int32_t>& later = expected[kGrammarLater].tokens;
+  ASSERT_EQ(later.size(), 3U + kGrammarLater / 2) << "free for three tokens, then as long as the grammar says";
+  for (std::size_t i = 4; i < later.size(); ++i) EXPECT_EQ(later[i] % 7, (later[i - 1] + 1) % 7);
   for (const Setting& setting : settings) {
     SCOPED_TRACE(setting.name);
     start(setting, true);

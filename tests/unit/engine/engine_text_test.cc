@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "engine/engine.h"
 #include "unit/engine/collector.h"
 #include "unit/engine/fake_tokenizer.h"
@@ -115,7 +117,102 @@ TEST_P(EngineTextTest, AStopStringInTheLastAllowedTokenIsAStop) {
   EXPECT_EQ(collector.text(), words(0, 4));
 }
 
+/// The words that the vocabulary above can write under a grammar, and how the output ends.
+class EngineGrammarTest : public EngineTextTest {
+ protected:
+  GenerationRequest request_with(std::string_view regex, std::int32_t after = -1) {
+    const text::GrammarCompiler compiler(tokenizer_, kVocab, -1);
+    auto grammar = compiler.compile(text::GrammarKind::kRegex, regex);
+    EXPECT_TRUE(grammar) << grammar.error().message();
+    GenerationRequest request;
+    request.id = "grammar";
+    request.prompt = prompt_;
+    request.sampling = std::make_shared<worker::SamplingParams>(params_);
+    request.grammar = *grammar;
+    request.grammar_after = after;
+    return request;
+  }
+};
+
+TEST_P(EngineGrammarTest, TheOutputMatchesAndEndsWithTheGrammar) {
+  start();
+  Collector collector;
+  ASSERT_TRUE(engine_->submit(request_with("a[0-9](b[0-4]){3}"), collector.sink()));
+  const Output last = collector.last();
+  EXPECT_TRUE(last.error.ok()) << last.error.to_string();
+  EXPECT_EQ(last.finish, FinishReason::kStop);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(last.stop_reason));
+  EXPECT_THAT(collector.text(), ::testing::MatchesRegex("a.b.b.b."));
+  EXPECT_EQ(collector.tokens().size(), 4U);
+}
+
+TEST_P(EngineGrammarTest, AnEndByTheGrammarIsNoEndByLength) {
+  start();
+  params_.max_tokens = 2;
+  Collector exact;
+  ASSERT_TRUE(engine_->submit(request_with("(a[0-9]){2}"), exact.sink()));
+  EXPECT_EQ(exact.last().finish, FinishReason::kStop);
+  Collector cut;
+  ASSERT_TRUE(engine_->submit(request_with("(a[0-9]){3}"), cut.sink()));
+  EXPECT_EQ(cut.last().finish, FinishReason::kLength);
+}
+
+TEST_P(EngineGrammarTest, ItBeginsBehindItsToken) {
+  start();
+  const std::int32_t after = expected_[3];
+  const auto first = std::find(expected_.begin(), expected_.end(), after) - expected_.begin();
+  Collector collector;
+  ASSERT_TRUE(engine_->submit(request_with("c[0-9]c[0-9]", after), collector.sink()));
+  EXPECT_EQ(collector.last().finish, FinishReason::kStop);
+  const std::vector<std::int32_t> tokens = collector.tokens();
+  ASSERT_EQ(tokens.size(), static_cast<std::size_t>(first) + 3);
+  EXPECT_TRUE(std::equal(tokens.begin(), tokens.begin() + first + 1, expected_.begin()));
+  EXPECT_EQ(collector.text().substr(collector.text().size() - 4, 1), "c");
+}
+
+TEST_P(EngineGrammarTest, WhatNoTokenCanWriteIsAnErrorOfTheRequest) {
+  start();
+  Collector collector;
+  ASSERT_TRUE(engine_->submit(request_with("xyz"), collector.sink()));
+  EXPECT_FALSE(collector.last().error.ok());
+  Collector next;
+  EXPECT_EQ(run(next).finish, FinishReason::kLength) << "others go on";
+}
+
+TEST_P(EngineTextTest, BadWordsAreNotCompleted) {
+  start();
+  params_.bad_words = {{expected_[0]}};
+  Collector first;
+  run(first);
+  EXPECT_THAT(first.tokens(), ::testing::Not(::testing::Contains(expected_[0])));
+  params_.bad_words = {{expected_[1], expected_[2]}};
+  Collector pair;
+  run(pair);
+  EXPECT_EQ(pair.tokens()[1], expected_[1]) << "the beginning of a word is free";
+  EXPECT_NE(pair.tokens()[2], expected_[2]);
+}
+
+TEST_P(EngineTextTest, LogProbabilitiesOfThePromptComeWithTheFirstToken) {
+  start();
+  params_.prompt_logprobs = 2;
+  for (int run_number = 0; run_number < 2; ++run_number) {  // the second time the prefix cache is full
+    Collector collector;
+    run(collector);
+    const auto lists = collector.first().prompt_logprobs;
+    ASSERT_EQ(lists.size(), prompt_.size());
+    EXPECT_TRUE(lists[0].empty());
+    for (std::size_t i = 1; i < lists.size(); ++i) {
+      const std::vector<std::int32_t> before(prompt_.begin(), prompt_.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_EQ(lists[i].front().token, prompt_[i]);
+      const auto best =
+          std::find_if(lists[i].begin(), lists[i].end(), [](const auto& entry) { return entry.rank == 1; });
+      ASSERT_NE(best, lists[i].end());
+      EXPECT_EQ(best->token, StubWorker::greedy(before, kVocab, 1)[0]);
+    }
+  }
+}
 INSTANTIATE_TEST_SUITE_P(Scheduling, EngineTextTest, ::testing::Bool(), testing::scheduling_name);
+INSTANTIATE_TEST_SUITE_P(Scheduling, EngineGrammarTest, ::testing::Bool(), testing::scheduling_name);
 
 }  // namespace
 }  // namespace tandem::engine

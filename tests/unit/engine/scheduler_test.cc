@@ -467,18 +467,6 @@ TEST_F(SchedulerTest, NobodyRunsPastItsLastToken) {
   EXPECT_EQ(scheduler_->tokens(1).size(), 7U);
 }
 
-TEST_F(SchedulerTest, WhoMustSeeEachTokenIsNotRunAheadPastOne) {
-  make({.max_num_batched_tokens = 4, .run_ahead = true}, 16);
-  scheduler_->add({.id = 1, .prompt = prompt(6, 0), .step_by_step = true});
-  const Decision chunk = scheduler_->schedule();
-  const Decision last_chunk = scheduler_->schedule();
-  EXPECT_THAT(shares(last_chunk), ElementsAre(Share(1, 2))) << "of the prompt all is known";
-  complete(chunk);
-  EXPECT_THAT(scheduler_->schedule().scheduled, IsEmpty()) << "the first token is being sampled";
-  complete(last_chunk);
-  EXPECT_THAT(shares(scheduler_->schedule()), ElementsAre(Share(1, 1)));
-}
-
 TEST_F(SchedulerTest, NobodyIsPreemptedForAStepAhead) {
   make({.run_ahead = true}, 4);
   add(1, 7);

@@ -43,8 +43,9 @@ class GrammarTest : public ::testing::Test {
   std::string error_of(GrammarKind kind, std::string_view source) {
     const auto grammar = compiler_.compile(kind, source);
     EXPECT_FALSE(grammar) << source;
-    if (!grammar) EXPECT_EQ(grammar.error().code(), Code::kInvalidArgument);
-    return grammar ? "" : grammar.error().message();
+    if (grammar) return "";
+    EXPECT_EQ(grammar.error().code(), Code::kInvalidArgument);
+    return grammar.error().message();
   }
 
   GrammarCompiler compiler_{std::make_shared<ByteTokenizer>(), ByteTokenizer::kVocabSize + 40, ByteTokenizer::kEos};

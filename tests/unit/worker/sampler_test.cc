@@ -119,6 +119,35 @@ TEST(Philox, UniformIsInRangeAndDiffersBySeedAndPosition) {
   EXPECT_NEAR(sum / 10000, 0.5, 0.01);
 }
 
+TEST_F(SamplerTest, AMaskExcludesTokens) {
+  params().temperature = 0.0;
+  const auto mask = std::make_shared<TokenMask>();
+  mask->set(std::vector<std::uint32_t>{0b1010U, 0xffffffffU});
+  plan_.mask = mask;
+  std::vector<float> logits(70, 0.0F);
+  logits[0] = 9.0F;
+  logits[3] = 1.0F;
+  logits[69] = 8.0F;  // past the mask
+  EXPECT_EQ(sample(logits), 3);
+  logits[40] = 2.0F;
+  EXPECT_EQ(sample(logits), 40);
+  params().logprobs = 1;
+  EXPECT_EQ(try_sample(logits)->logprobs[1].token, 0) << "log-probabilities are of the raw logits";
+  plan_.suppressed = {40};
+  EXPECT_EQ(sample(logits), 3);
+}
+
+TEST_F(SamplerTest, AMaskThatFailsOrLeavesNothingIsAnErrorOfItsSequence) {
+  const auto nothing = std::make_shared<TokenMask>();
+  nothing->set(std::vector<std::uint32_t>{0});
+  plan_.mask = nothing;
+  EXPECT_THAT(try_sample({1.0F, 2.0F}).error().message(), HasSubstr("no token may be sampled"));
+  const auto failed = std::make_shared<TokenMask>();
+  failed->set(Status(Code::kInternal, "grammar: broken"));
+  plan_.mask = failed;
+  EXPECT_THAT(try_sample({1.0F, 2.0F}).error().message(), HasSubstr("grammar: broken"));
+}
+
 TEST_F(SamplerTest, GreedyTakesTheLowestIdOfEquallyLikelyOnes) {
   params().temperature = 0.0;
   EXPECT_EQ(sample({1, 3, 2, 3, 3}), 1);

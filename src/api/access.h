@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may ask what: API keys, and what browsers may do from other origins (CORS). Spec: vllm_api.md 1, 1.1.
+#pragma once
+
+#include <string_view>
+
+#include "config/serve_config.h"
+#include "net/http_server.h"
+
+namespace tandem::api {
+
+/// Whether a path is behind --api-key: /v1 as in vLLM, and whatever changes what the server holds.
+bool needs_key(std::string_view path);
+
+/// Whether the request brings one of the keys ("Authorization: Bearer KEY"), or none is asked for. All keys are
+/// compared, in a time that does not depend on where they differ.
+bool has_key(const config::ServeConfig& config, const net::HttpRequest& request);
+
+/// Headers of an answer to a request that has an Origin.
+void add_cors_headers(const config::ServeConfig& config, const net::HttpRequest& request, net::Headers& headers);
+/// The answer to OPTIONS.
+net::HttpResponse preflight_answer(const config::ServeConfig& config, const net::HttpRequest& request);
+
+}  // namespace tandem::api
