@@ -14,6 +14,6 @@ rm -rf "$target" "$target.part" "$target-w8a8" "$target-w8a8.part"
 "$built/tools/make_model/tandem-make-model" --shape qwen3-moe-small --tokenizer .cache/tokenizers/qwen3 \
   --output "$target.part"
 mv "$target.part" "$target"
-"$built/tandem" quantize "$target" "$target-w8a8.part"
+"$built/tandem" quantize "$target" "$target-w8a8.part" | tail -2
 mv "$target-w8a8.part" "$target-w8a8"
 echo "model: $target ($(du -sh "$target" | cut -f1))"

@@ -124,6 +124,7 @@ Result<void> ModelWorker::plan_decodes() {
   const kv::Layout& layout = cache_->layout();
   const std::int32_t count = std::min(options_.planned_decodes, layout.num_blocks);
   if (count <= 0) return {};
+  runner_.reserve(static_cast<std::size_t>(count));
   for (Sampler& sampler : samplers_) sampler.reserve(static_cast<std::size_t>(vocab_size()));
   const auto params = std::make_shared<SamplingParams>();
   StepPlan plan;

@@ -33,6 +33,8 @@ class RunnerThread {
   /// Starts the thread and waits until `start` has returned; gives back its result. Once only. With a `group` (which
   /// must outlive this) steps that other processes begin are run too, with a plan without sequences.
   Result<void> launch(Start start, Step step, comm::Group* group = nullptr);
+  /// Takes the memory that this keeps for a step of so many sequences. Before the first plan, for example in `start`.
+  void reserve(std::size_t num_sequences) { before_.reserve(num_sequences); }
   /// As Worker::submit. A third plan is a mistake of the caller.
   void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done);
 

@@ -4,13 +4,10 @@
 #include <algorithm>
 
 namespace tandem::worker {
-namespace {
-constexpr std::size_t kUsualSequences = 4096;
-}  // namespace
 
-SampledBefore::SampledBefore() {
-  tokens_.reserve(kUsualSequences);
-  lost_.reserve(kUsualSequences);
+void SampledBefore::reserve(std::size_t num_sequences) {
+  tokens_.reserve(num_sequences);
+  lost_.reserve(num_sequences);
 }
 
 void SampledBefore::fill_in(StepPlan& plan) {

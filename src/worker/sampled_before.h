@@ -15,8 +15,8 @@ namespace tandem::worker {
 
 class SampledBefore {
  public:
-  /// Takes room for the largest usual step, so that a step allocates nothing.
-  SampledBefore();
+  /// Takes room for steps of so many sequences, so that they allocate nothing here.
+  void reserve(std::size_t num_sequences);
   /// Puts the tokens of the step before into the plan. A sequence that got none there (an error of its own, or the
   /// step failed) cannot run: it is taken out of the plan.
   void fill_in(StepPlan& plan);

@@ -159,10 +159,10 @@ struct Piece {
   std::int64_t cost_before;  ///< of all pieces before this one
 };
 
-std::vector<Piece> cut_into_pieces(std::span<const RowGroup> groups, std::int64_t block) {
+void cut_into_pieces(std::span<const RowGroup> groups, std::int64_t block, std::vector<Piece>& pieces) {
   // Reading a panel's weights takes as long as multiplying them with about this many rows.
   constexpr std::int64_t kRowsPerRead = 8;
-  std::vector<Piece> pieces;
+  pieces.clear();
   std::int64_t first = 0;
   std::int64_t cost = 0;
   for (const RowGroup& group : groups) {
@@ -174,7 +174,6 @@ std::vector<Piece> cut_into_pieces(std::span<const RowGroup> groups, std::int64_
     }
     first += group.num_rows;
   }
-  return pieces;
 }
 
 /// The panels of a piece that begin in the costs [begin, end).
@@ -254,7 +253,13 @@ void CpuOps::grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, 
     return grouped_joined(team, groups, x, y, ldy);
   std::size_t stride = 0;
   std::int64_t rows = 0;
-  std::vector<const CpuPackedLinear*> row_weights;  // of each row
+  // Kept from call to call by the thread that runs the kernels, so that steady decoding allocates nothing. The team's
+  // threads reach them through these references.
+  thread_local std::vector<const CpuPackedLinear*> kept_row_weights;
+  thread_local std::vector<Piece> kept_pieces;
+  std::vector<const CpuPackedLinear*>& row_weights = kept_row_weights;  // of each row
+  std::vector<Piece>& pieces = kept_pieces;
+  row_weights.clear();
   for (const RowGroup& group : groups) {
     const CpuPackedLinear* weights = own_weights(group.weights);
     TANDEM_ASSERT(weights->in_features() == groups[0].weights->in_features() &&
@@ -274,7 +279,8 @@ void CpuOps::grouped_linear(ThreadTeam& team, std::span<const RowGroup> groups, 
       prepare_row(table_, *row_weights[static_cast<std::size_t>(row)], x[row],
                   data + static_cast<std::size_t>(row) * stride, scales + row);
   });
-  const std::vector<Piece> pieces = cut_into_pieces(groups, rows_of_a_block(stride));
+  pieces.reserve(static_cast<std::size_t>(rows));  // the most there can be, however the rows choose
+  cut_into_pieces(groups, rows_of_a_block(stride), pieces);
   const Piece& last = pieces.back();
   const std::int64_t cost = last.cost_before + last.panel_cost * last.weights->num_panels();
   const auto run_between = [&](std::int64_t begin, std::int64_t end) {
