@@ -21,7 +21,7 @@ SampledToken token_of(std::uint64_t sequence, std::int32_t token, Status error =
 /// The step before: 9 and 4 got tokens, 6 got none.
 SampledBefore after_a_step() {
   SampledBefore before;
-  Result<StepResult> result = StepResult{.step = 1, .sampled = {token_of(9, 90), token_of(4, 40)}};
+  Result<StepResult> result = StepResult{.step = 1, .prompts = {}, .sampled = {token_of(9, 90), token_of(4, 40)}};
   result->sampled.push_back(token_of(6, -1, Status(Code::kInternal, "none")));
   before.complete(result);
   EXPECT_EQ(result->sampled.size(), 3U);
@@ -50,7 +50,7 @@ TEST(SampledBefore, WhoGotNoneIsLeftOutAndGetsAnErrorAtItsPlace) {
                     plan_of(5, {kSampledBefore})};
   before.fill_in(plan);
   ASSERT_EQ(plan.sequences.size(), 2U);
-  Result<StepResult> result = StepResult{.step = 2, .sampled = {token_of(9, 91)}};
+  Result<StepResult> result = StepResult{.step = 2, .prompts = {}, .sampled = {token_of(9, 91)}};
   before.complete(result);
   ASSERT_EQ(result->sampled.size(), 3U);
   EXPECT_EQ(result->sampled[0].sequence, 6U);
