@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "transfer/crc32c.h"
 #include "base/tcp_socket.h"
+#include "transfer/crc32c.h"
 
 namespace tandem::bench {
 namespace {

@@ -13,9 +13,9 @@
 #include <numeric>
 #include <thread>
 
+#include "base/tcp_socket.h"
 #include "contract/tcp_relay.h"
 #include "contract/transfer_fixture.h"
-#include "base/tcp_socket.h"
 #include "transfer/wire.h"
 
 namespace tandem::transfer::test {

@@ -190,8 +190,7 @@ TEST(Config, WildSizesAreRefused) {
   EXPECT_THAT(error(missing), HasSubstr("'hidden_size' is missing"));
 }
 
-TEST(Config, QuantisedCheckpointsAreRefused) {
-}
+TEST(Config, QuantisedCheckpointsAreRefused) {}
 
 TEST(Config, OverridesAreMergedDeeply) {
   const json::object merged = merge_overrides(object(R"({"a": 1, "b": {"c": 2, "d": {"e": 3}}})"),

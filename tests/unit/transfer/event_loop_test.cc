@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "transfer/sliced_job.h"
 #include "base/tcp_socket.h"
+#include "transfer/sliced_job.h"
 
 namespace tandem::transfer {
 namespace {
