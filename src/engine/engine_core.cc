@@ -345,8 +345,9 @@ void EngineCore::send_last(Request& request, Output output) {
   const OutputSink sink = std::move(request.sink);
   requests_.erase(request.handle);
   snapshot_.num_live.fetch_sub(1);
+  // Before the sink, so that who has the last output sees the blocks back. What led here may change more afterwards.
+  publish_now();
   changed_ = true;
-  publish();  // before the sink, so that who has the last output sees the blocks back
   sink(std::move(output));
 }
 

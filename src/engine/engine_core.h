@@ -150,6 +150,7 @@ class EngineCore {
   // Reports (engine_core_report.cc).
   void note_first_token(const Request& request);
   void record_finished(const Request& request, FinishReason reason, TimePoint now);
+  void publish_now();
   void publish_metrics();
 
   EngineOptions options_;

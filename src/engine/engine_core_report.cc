@@ -19,7 +19,10 @@ double ratio(std::int64_t part, std::int64_t whole) {
 }  // namespace
 
 void EngineCore::publish() {
-  if (!std::exchange(changed_, false)) return;
+  if (std::exchange(changed_, false)) publish_now();
+}
+
+void EngineCore::publish_now() {
   snapshot_.num_running.store(scheduler_.num_running());
   snapshot_.num_waiting.store(scheduler_.num_waiting());
   snapshot_.num_leased.store(static_cast<std::int32_t>(leases_.size()));

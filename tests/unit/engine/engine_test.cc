@@ -338,6 +338,23 @@ TEST_P(EngineTest, AbortDuringAStepIsAnsweredAtOnceAndFreesWhenTheStepEnds) {
   EXPECT_EQ(metric("vllm:request_success_total{engine=\"0\",finished_reason=\"abort\",model_name=\"m\"}"), 0.0);
 }
 
+TEST_P(EngineTest, BlocksThatComeBackAfterAnAnswerOfTheSameStepAreReported) {
+  gate_.close();
+  start({}, 16);
+  Collector first;
+  Collector second;
+  ASSERT_TRUE(submit(first, prompt(6), greedy(2)));
+  ASSERT_TRUE(gate_.wait_for_arrivals(1));
+  const auto aborted = submit(second, prompt(40), greedy(5));
+  gate_.let_one_pass();
+  ASSERT_TRUE(gate_.wait_for_arrivals(2));
+  engine_->abort(*aborted);
+  EXPECT_EQ(second.last().finish, FinishReason::kAbort);
+  gate_.open();
+  EXPECT_EQ(first.last().finish, FinishReason::kLength) << "its last token was in the step with the aborted request";
+  expect_idle();
+}
+
 TEST_P(EngineTest, AbortAtEveryStep) {
   for (int steps = 0; steps < 12; ++steps) {
     SCOPED_TRACE(steps);
