@@ -1,119 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole API over HTTP, with an engine whose outputs the test writes: exact JSON, order of events, errors before and
 // after the head, clients that leave, hand-overs.
-#include "api/service.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <boost/json.hpp>
-#include <regex>
-
-#include "api_support.h"
-#include "support/net_support.h"
+#include "service_fixture.h"
 
 namespace tandem::api {
 namespace {
 
-namespace json = boost::json;
-using engine::FinishReason;
-using test::body_of;
 using test::eventually;
 using test::head_of;
 using test::post_text;
 using test::RawClient;
-using test::status_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-/// Ids and times differ from run to run.
-std::string normalized(std::string text) {
-  text = std::regex_replace(text, std::regex("\"created\":[0-9]+"), "\"created\":1");
-  text = std::regex_replace(text, std::regex("(cmpl|modelperm)-[0-9a-f]{32}"), "$1-1");
-  return text;
-}
-
-class ServiceTest : public ::testing::Test {
- protected:
-  ServiceTest() {
-    engine_.script = [this](std::size_t index) {
-      engine_.say(index, "H");
-      engine_.say(index, "i", FinishReason::kLength);
-    };
-  }
-  ~ServiceTest() override {
-    if (!server_) return;
-    io_.call([this] { service_.reset(); });
-    const std::chrono::milliseconds drain(500);
-    io_.run(stop(drain));
-    io_.call([this] { server_.reset(); });
-  }
-
-  net::Task<int> stop(std::chrono::milliseconds drain) {
-    co_await server_->stop(drain);
-    co_return 0;
-  }
-
-  /// Starts the server on first use, so that tests can change the config before.
-  std::uint16_t port() {
-    if (server_) return port_;
-    ServiceParts parts;
-    parts.engine = &engine_;
-    parts.tokenizer = std::make_shared<test::ByteTokenizer>();
-    parts.chat_template = *text::ChatTemplate::compile(test::kTestTemplate, {});
-    parts.metrics = &registry_;
-    parts.vocab_size = test::ByteTokenizer::kVocabSize;
-    parts.transfer = {"e1", "MooncakeLayerwiseConnector", "kv_consumer", 0xfedcba9876543210U, 2};
-    io_.call([&] {
-      server_ = net::HttpServer::create(io_.executor(), net::ServerLimits());
-      service_ = std::make_unique<Service>(config_, parts);
-      service_->install(*server_);
-      port_ = *server_->listen("127.0.0.1", 0);
-    });
-    return port_;
-  }
-
-  std::string ask(const std::string& path, const std::string& body, const std::string& headers = "") {
-    RawClient client(port());
-    client.send(post_text(path, body, headers));
-    return client.read_response();
-  }
-  std::string get(const std::string& path, const std::string& method = "GET") {
-    RawClient client(port());
-    client.send(method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
-    return client.read_response();
-  }
-  /// The events of a stream, "data: " taken away; comments stay as they are.
-  std::vector<std::string> events(const std::string& path, const std::string& body, const std::string& headers = "") {
-    const std::string response = ask(path, body, headers);
-    EXPECT_EQ(status_of(response), 200) << response;
-    EXPECT_THAT(head_of(response), HasSubstr("text/event-stream; charset=utf-8"));
-    std::vector<std::string> list;
-    std::string text = body_of(response);
-    for (std::size_t end = text.find("\n\n"); end != std::string::npos; end = text.find("\n\n")) {
-      std::string event = text.substr(0, end);
-      if (event.starts_with("data: ")) event.erase(0, 6);
-      list.push_back(normalized(event));
-      text.erase(0, end + 2);
-    }
-    EXPECT_THAT(text, IsEmpty());
-    return list;
-  }
-  static json::object error_of(const std::string& response) {
-    return json::parse(body_of(response)).as_object()["error"].as_object();
-  }
-
-  test::FakeEngine engine_;
-  obs::Registry registry_;
-  config::ServeConfig config_ = test::test_config();
-  test::IoThread io_;
-  std::unique_ptr<net::HttpServer> server_;
-  std::unique_ptr<Service> service_;
-  std::uint16_t port_ = 0;
-};
 
 TEST_F(ServiceTest, CompletionHasAllKeysInOrder) {
   const std::string response = ask("/v1/completions", R"({"prompt":"abc","model":"alias"})");
@@ -593,110 +494,6 @@ TEST_F(ServiceTest, LogProbabilitiesOfThePrompt) {
   const json::value chat = json::parse(
       body_of(ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"prompt_logprobs":0})")));
   EXPECT_EQ(chat.at("prompt_logprobs").as_array().size(), 2U);
-}
-
-constexpr std::string_view kToolRequest =
-    R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}])";
-
-class ToolServiceTest : public ServiceTest {
- protected:
-  ToolServiceTest() {
-    config_.enable_auto_tool_choice = true;
-    config_.tool_format = config::ToolFormat::kHermes;
-    engine_.options_.max_model_len = 1000;
-  }
-  /// The engine says these pieces.
-  void say(std::vector<std::string> pieces, FinishReason finish = FinishReason::kStop) {
-    engine_.script = [this, pieces, finish](std::size_t index) {
-      for (std::size_t i = 0; i < pieces.size(); ++i)
-        engine_.say(index, pieces[i], i + 1 == pieces.size() ? std::optional(finish) : std::nullopt);
-    };
-  }
-  json::object first_choice(const std::string& rest) {
-    const std::string response = ask("/v1/chat/completions", std::string(kToolRequest) + rest + "}");
-    EXPECT_EQ(status_of(response), 200) << response;
-    return json::parse(body_of(response)).at("choices").at(0).as_object();
-  }
-  std::vector<std::string> stream(const std::string& rest) {
-    return events("/v1/chat/completions", std::string(kToolRequest) + rest + ",\"stream\":true}");
-  }
-};
-
-TEST_F(ToolServiceTest, CallsOfAWholeAnswer) {
-  say({"<tool_call>", "\n{\"name\": \"f\", \"argum", "ents\": {\"a\": 1}}", "\n</tool_call>\n<tool_call>",
-       "{\"name\": \"f\", \"arguments\": {}}</tool_call>"});
-  const json::object choice = first_choice("");
-  EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
-  const json::object& message = choice.at("message").as_object();
-  EXPECT_TRUE(message.at("content").is_null());
-  const json::array& calls = message.at("tool_calls").as_array();
-  ASSERT_THAT(calls, SizeIs(2));
-  EXPECT_EQ(calls[0].at("function"), json::parse(R"({"name":"f","arguments":"{\"a\": 1}"})"));
-  EXPECT_EQ(calls[1].at("function"), json::parse(R"({"name":"f","arguments":"{}"})"));
-  EXPECT_EQ(calls[0].at("type"), "function");
-  EXPECT_TRUE(std::regex_match(std::string(calls[0].at("id").as_string()), std::regex("chatcmpl-tool-[0-9a-f]{32}")));
-  EXPECT_NE(calls[0].at("id"), calls[1].at("id"));
-  EXPECT_FALSE(engine_.submitted(0).request.sampling->skip_special_tokens);
-  EXPECT_EQ(first_choice(",\"parallel_tool_calls\":false").at("message").at("tool_calls").as_array().size(), 1U);
-}
-
-TEST_F(ToolServiceTest, CallsOfAStream) {
-  say({"Yes.", "<tool_call>", "{\"name\": \"f\", ", "\"arguments\": {\"a\":", " 1}}", "</tool_call>"});
-  std::vector<std::string> deltas;
-  std::string last_reason;
-  for (const std::string& event : stream("")) {
-    if (event == "[DONE]") continue;
-    const json::value choice = json::parse(event).at("choices").at(0);
-    deltas.push_back(std::regex_replace(std::string(json::serialize(choice.at("delta"))),
-                                        std::regex("chatcmpl-tool-[0-9a-f]{32}"), "ID"));
-    if (!choice.at("finish_reason").is_null()) last_reason = choice.at("finish_reason").as_string();
-  }
-  EXPECT_THAT(deltas, ElementsAre(R"({"role":"assistant","content":""})", R"({"content":"Yes."})",
-                                  R"({"tool_calls":[{"id":"ID","type":"function","index":0,"function":{"name":"f"}}]})",
-                                  R"({"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":"}}]})",
-                                  R"({"tool_calls":[{"index":0,"function":{"arguments":" 1}"}}]})", "{}"));
-  EXPECT_EQ(last_reason, "tool_calls");
-}
-
-TEST_F(ToolServiceTest, ABrokenCallIsTextInAWholeAnswer) {
-  const std::string text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\"";
-  say({text}, FinishReason::kLength);
-  const json::object choice = first_choice("");
-  EXPECT_EQ(choice.at("finish_reason"), "length");
-  EXPECT_EQ(choice.at("message").at("content"), json::value(text));
-  EXPECT_TRUE(choice.at("message").at("tool_calls").as_array().empty());
-}
-
-TEST_F(ToolServiceTest, WithToolChoiceNoneAllTextIsContent) {
-  const std::string text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
-  say({text});
-  const json::object choice = first_choice(",\"tool_choice\":\"none\"");
-  EXPECT_EQ(choice.at("finish_reason"), "stop");
-  EXPECT_EQ(choice.at("message").at("content"), json::value(text));
-  EXPECT_TRUE(engine_.submitted(0).request.sampling->skip_special_tokens);
-}
-
-TEST_F(ToolServiceTest, ThoughtsHaveBothNames) {
-  config_.reasoning_format = config::ReasoningFormat::kQwen3;
-  say({"<think>", "hm", "</think>", "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"});
-  const json::object message = first_choice("").at("message").as_object();
-  EXPECT_EQ(message.at("reasoning"), "hm");
-  EXPECT_EQ(message.at("reasoning_content"), "hm");
-  EXPECT_TRUE(message.at("content").is_null());
-  EXPECT_THAT(message.at("tool_calls").as_array(), SizeIs(1));
-  EXPECT_TRUE(first_choice(",\"include_reasoning\":false").at("message").at("reasoning").is_null());
-  const std::vector<std::string> list = stream("");
-  ASSERT_GE(list.size(), 3U);
-  EXPECT_THAT(list[1], HasSubstr(R"("delta":{"reasoning":"hm","reasoning_content":"hm"})"));
-}
-
-TEST_F(ToolServiceTest, WithoutThinkingTextIsContent) {
-  config_.reasoning_format = config::ReasoningFormat::kQwen3;
-  say({"plain"});
-  EXPECT_EQ(first_choice("").at("message").at("reasoning"), "plain");
-  const json::object off = first_choice(",\"chat_template_kwargs\":{\"enable_thinking\":false}");
-  EXPECT_EQ(off.at("message").at("content"), "plain");
-  EXPECT_TRUE(off.at("message").at("reasoning").is_null());
 }
 
 }  // namespace
