@@ -46,9 +46,11 @@ std::vector<ProcessInfo> take_processes(ByteReader& in) {
   std::vector<ProcessInfo> processes;
   std::int32_t next_rank = 0;
   for (std::size_t left = in.count(kMaxRanks, sizeof(std::int32_t)); left > 0 && in.ok(); --left) {
-    processes.push_back(take_process(in));
-    if (in.ok() && processes.back().first_rank != next_rank) in.fail("has a gap in its ranks");
-    next_rank += processes.back().num_ranks;
+    ProcessInfo process = take_process(in);
+    if (!in.ok()) break;  // its ranks are any numbers: nothing may be computed from them
+    if (process.first_rank != next_rank) in.fail("has a gap in its ranks");
+    next_rank += process.num_ranks;
+    processes.push_back(std::move(process));
   }
   if (in.ok() && processes.empty()) in.fail("has no process");
   return processes;

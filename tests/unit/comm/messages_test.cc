@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 namespace tandem::comm {
@@ -47,6 +48,8 @@ TEST(Messages, AnythingElseIsAnErrorAndNeverReadPastItsEnd) {
   EXPECT_FALSE(decode(encode(Roster{{process(0, 4), process(5, 4)}}))) << "a gap";
   EXPECT_FALSE(decode(encode(Roster{{process(-1, 4)}})));
   EXPECT_FALSE(decode(encode(Roster{{process(0, 0)}})));
+  EXPECT_FALSE(decode(encode(Roster{{process(0, 284), process(284, std::numeric_limits<std::int32_t>::max())}})))
+      << "their sum overflows";
   EXPECT_FALSE(decode(encode(Roster{})));
   EXPECT_FALSE(decode(encode(Drop{1, -1, ""})));
 }
