@@ -64,7 +64,8 @@ net::Task<void> Completion::run() {
     body_ = std::move(*body);
     exchange_->on_client_gone([cancel = cancel_]() mutable { cancel.cancel(); });
     const auto given = request.headers.find("x-request-id");
-    base_id_ = given && !given->empty() ? std::string(*given) : make_uuid();
+    base_id_ = given && !given->empty() ? std::string(*given) : body_.request_id();
+    if (base_id_.empty()) base_id_ = make_uuid();
     trace_ =
         TraceContext::continue_from(request.headers.find("traceparent").value_or("")).value_or(TraceContext::start());
     timing_wanted_ = request.headers.find("x-tandem-timing") == "1";
