@@ -127,6 +127,12 @@ Result<worker::StubOptions> stub_options(const config::ServeConfig& config, std:
   TANDEM_ASSIGN(const auto step, json_double(object, "seconds_per_step"));
   TANDEM_ASSIGN(const auto prefill, json_double(object, "seconds_per_prefill_token"));
   TANDEM_ASSIGN(const auto decode, json_double(object, "seconds_per_decode_token"));
+  TANDEM_ASSIGN(const auto sampled_ids, json_int(object, "sampled_ids"));
+  if (sampled_ids && (*sampled_ids < 1 || *sampled_ids > vocab_size))
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("--hf-overrides of a stub: sampled_ids is {}; allowed are 1 to {}", *sampled_ids, vocab_size));
+  options.sampled_ids = static_cast<std::int32_t>(sampled_ids.value_or(0));
   options.seconds_per_step = step.value_or(0.0);
   options.seconds_per_prefill_token = prefill.value_or(0.0);
   options.seconds_per_decode_token = decode.value_or(0.0);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -22,14 +23,8 @@ constexpr std::string_view kChatMl =
 constexpr std::int32_t kNormalToken = 1;
 constexpr std::int32_t kControlToken = 3;
 
-Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const config::ServeConfig& config,
-                                                              const model::Checkpoint& checkpoint) {
-  if (!config.tokenizer.empty()) {
-    fs::path path = config.tokenizer;
-    std::error_code error;
-    if (fs::is_directory(path, error)) path /= "tokenizer.json";
-    return text::Tokenizer::from_file(path.string());
-  }
+Result<std::shared_ptr<const text::Tokenizer>> from_checkpoint(const model::Checkpoint& checkpoint,
+                                                               const std::string& name) {
   model::TokenizerSource source = checkpoint.tokenizer_source();
   if (!source.tokenizer_json_path.empty()) return text::Tokenizer::from_file(source.tokenizer_json_path);
   text::GgufVocabulary vocabulary;
@@ -41,8 +36,14 @@ Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const config::Serv
   vocabulary.add_bos = source.add_bos;
   vocabulary.bos_id = source.bos_id;
   auto tokenizer = text::Tokenizer::from_gguf(vocabulary);
-  if (!tokenizer) return tokenizer.error().context("tokenizer of " + config.model);
+  if (!tokenizer) return tokenizer.error().context("tokenizer of " + name);
   return tokenizer;
+}
+
+Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const config::ServeConfig& config,
+                                                              const model::Checkpoint& checkpoint) {
+  if (!config.tokenizer.empty()) return open_tokenizer(config.tokenizer);
+  return from_checkpoint(checkpoint, config.model);
 }
 
 /// --chat-template: a file, or the template itself (which has braces).
@@ -109,7 +110,33 @@ std::string byte_piece(int byte) {
   return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
+/// One token a byte, and three of ChatML.
+Result<std::shared_ptr<const text::Tokenizer>> byte_tokenizer() {
+  text::GgufVocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre = "default";
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.tokens.push_back(byte_piece(byte));
+    vocabulary.token_types.push_back(kNormalToken);
+  }
+  for (const char* special : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
+    vocabulary.tokens.emplace_back(special);
+    vocabulary.token_types.push_back(kControlToken);
+  }
+  return text::Tokenizer::from_gguf(vocabulary);
+}
+
 }  // namespace
+
+Result<std::shared_ptr<const text::Tokenizer>> open_tokenizer(const std::string& path) {
+  std::error_code error;
+  fs::path file = path;
+  if (fs::is_directory(file, error)) file /= "tokenizer.json";
+  if (file.extension() != ".gguf" && fs::exists(file, error)) return text::Tokenizer::from_file(file.string());
+  if (!fs::exists(path, error)) return Status(Code::kNotFound, path + ": there is no such file or folder");
+  TANDEM_ASSIGN(const auto checkpoint, model::Checkpoint::open(path, {}));
+  return from_checkpoint(*checkpoint, path);
+}
 
 Result<TextParts> load_text(const config::ServeConfig& config, const model::Checkpoint& checkpoint) {
   TextParts parts;
@@ -122,21 +149,13 @@ Result<TextParts> load_text(const config::ServeConfig& config, const model::Chec
 }
 
 Result<TextParts> stub_text(const config::ServeConfig& config) {
-  text::GgufVocabulary vocabulary;
-  vocabulary.model = "gpt2";
-  vocabulary.pre = "default";
-  for (int byte = 0; byte < 256; ++byte) {
-    vocabulary.tokens.push_back(byte_piece(byte));
-    vocabulary.token_types.push_back(kNormalToken);
-  }
-  for (const char* special : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
-    vocabulary.tokens.emplace_back(special);
-    vocabulary.token_types.push_back(kControlToken);
-  }
   TextParts parts;
-  TANDEM_ASSIGN(parts.tokenizer, text::Tokenizer::from_gguf(vocabulary));
+  TANDEM_ASSIGN(parts.tokenizer, config.tokenizer.empty() ? byte_tokenizer() : open_tokenizer(config.tokenizer));
   parts.tokens.eos = "<|im_end|>";
-  parts.eos_token_ids = {parts.tokenizer->piece_to_id("<|im_end|>"), parts.tokenizer->piece_to_id("<|endoftext|>")};
+  for (const char* piece : {"<|im_end|>", "<|endoftext|>"}) {
+    const std::int32_t id = parts.tokenizer->piece_to_id(piece);
+    if (id >= 0) parts.eos_token_ids.push_back(id);
+  }
   std::string source(kChatMl);
   if (!config.chat_template.empty()) {
     TANDEM_ASSIGN(source, read_template_flag(config.chat_template));

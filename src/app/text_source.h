@@ -24,7 +24,11 @@ struct TextParts {
 
 Result<TextParts> load_text(const config::ServeConfig& config, const model::Checkpoint& checkpoint);
 
-/// Text without any model, for the stub worker: one token a byte, then <|endoftext|>, <|im_start|>, <|im_end|>; ChatML.
+/// The tokenizer at a path: a tokenizer.json, a folder with one, a .gguf file, or a folder with one of those.
+Result<std::shared_ptr<const text::Tokenizer>> open_tokenizer(const std::string& path);
+
+/// Text without any model, for the stub worker: one token a byte, then <|endoftext|>, <|im_start|>, <|im_end|>; or the
+/// tokenizer of --tokenizer. ChatML, if --chat-template says nothing else.
 Result<TextParts> stub_text(const config::ServeConfig& config);
 
 }  // namespace tandem::app

@@ -105,6 +105,7 @@ constexpr std::string_view kOverview =
     "  ranktable       the rank table of an Ascend cluster: make, merge, check\n"
     "  check network   links, addresses and ways between all devices and hosts, as one table\n"
     "  check agent     answers check network from another node\n"
+    "  bench serve     a load generator: `vllm bench serve`, its datasets, rates and figures\n"
     "\n"
     "  --version   print the version\n"
     "  --help      print this text\n";
@@ -176,6 +177,25 @@ Result<CommandLine> parse_ranktable(std::span<const std::string> arguments, cons
       environment);
 }
 
+Result<CommandLine> parse_bench(std::span<const std::string> arguments, const Environment& environment) {
+  const std::string what = arguments.empty() ? "" : arguments[0];
+  if (what == "--help" || what == "-h") return CommandLine{Text{"Usage: tandem bench serve [FLAGS]\n"}, {}};
+  if (what != "serve")
+    return invalid(fmt::format("bench: expected serve, found {}", what.empty() ? "nothing" : "'" + what + "'"));
+  CommandLine line;
+  Command command("bench serve", "Sends requests to an OpenAI server and measures the answers, as `vllm bench serve`.",
+                  line.notes);
+  BenchOptions options(command.flags);
+  TANDEM_ASSIGN(auto given, command.parse(arguments.subspan(1)));
+  if (!given) {
+    line.command = Text{command.help()};
+    return line;
+  }
+  given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
+  TANDEM_ASSIGN(line.command, options.finish(given->positional, environment));
+  return line;
+}
+
 Result<CommandLine> parse_check(std::span<const std::string> arguments, const Environment& environment) {
   const std::string what = arguments.empty() ? "" : arguments[0];
   if (what == "network")
@@ -194,10 +214,11 @@ Result<CommandLine> parse_check(std::span<const std::string> arguments, const En
 }  // namespace
 
 Result<CommandLine> parse_command_line(std::span<const std::string> arguments, const Environment& environment) {
-  static const std::vector<std::string> kCommands = {"serve", "proxy", "up", "quantize", "ranktable", "check"};
+  static const std::vector<std::string> kCommands = {"serve", "proxy", "up", "quantize", "ranktable", "check", "bench"};
   if (arguments.empty())
     return invalid(
-        "a command is missing; expected serve, proxy, up, quantize, ranktable or check (tandem --help tells more)");
+        "a command is missing; expected serve, proxy, up, quantize, ranktable, check or bench (tandem --help tells "
+        "more)");
   const std::string& name = arguments[0];
   if (name == "--help" || name == "-h" || name == "help") return CommandLine{Text{std::string(kOverview)}, {}};
   if (name == "--version" || name == "-v" || name == "-V")
@@ -210,9 +231,10 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
     if (name == "quantize") return parse_quantize(rest);
     if (name == "ranktable") return parse_ranktable(rest, environment);
     if (name == "check") return parse_check(rest, environment);
+    if (name == "bench") return parse_bench(rest, environment);
     const std::string near = nearest_name(name, kCommands);
-    return invalid(fmt::format("unknown command '{}'{}; expected serve, proxy, up, quantize, ranktable or check", name,
-                               near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
+    return invalid(fmt::format("unknown command '{}'{}; expected serve, proxy, up, quantize, ranktable, check or bench",
+                               name, near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
   }();
   return line;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/bench_config.h"
 #include "config/check_config.h"
 #include "config/flag_list.h"
 #include "config/proxy_config.h"
@@ -95,6 +96,28 @@ class RanktableOptions {
 
  private:
   RanktableConfig config_;
+};
+
+/// `tandem bench serve`.
+class BenchOptions {
+ public:
+  explicit BenchOptions(FlagList& flags);
+  Result<BenchConfig> finish(const std::vector<std::string>& positional, const Environment& environment);
+
+ private:
+  void add_target(FlagList& flags);
+  void add_datasets(FlagList& flags);
+  void add_fields(FlagList& flags);
+  void add_load(FlagList& flags);
+  void add_report(FlagList& flags);
+  Result<void> finish_target(const Environment& environment);
+  Result<void> finish_load();
+
+  BenchConfig config_;
+  std::string base_url_, host_ = "127.0.0.1", endpoint_;
+  std::uint16_t port_ = 8000;
+  std::optional<std::int32_t> input_len_, output_len_, ramp_up_start_, ramp_up_end_;
+  bool disable_shuffle_ = false, no_oversample_ = false, disable_tqdm_ = false;
 };
 
 /// `tandem check network`.
