@@ -11,6 +11,7 @@
 #include "api/generation.h"
 #include "api/handlers.h"
 #include "api/request.h"
+#include "api/request_log.h"
 #include "base/log.h"
 
 namespace tandem::api {
@@ -22,6 +23,7 @@ constexpr std::string_view kDone = "data: [DONE]\n\n";
 std::vector<engine::GenerationRequest> engine_requests(const Context& context, const Job& job) {
   std::vector<engine::GenerationRequest> requests;
   const auto arrival = std::chrono::steady_clock::now();
+  std::shared_ptr<engine::ChoiceGroup> group;
   for (std::size_t choice = 0; choice < job.num_choices(); ++choice) {
     const std::size_t prompt = job.prompt_of(choice);
     const auto k = static_cast<std::int64_t>(choice % static_cast<std::size_t>(job.n));
@@ -38,7 +40,8 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     request.grammar_after = job.grammar_after;
     request.priority = job.priority;
     request.rank = job.rank;
-    request.num_choices = job.n;
+    if (job.n > 1 && k == 0) group = std::make_shared<engine::ChoiceGroup>(job.n);
+    request.group = group;
     request.cache_salt = job.cache_salt;
     // The choices of a prompt share its KV: one hand-over is enough, and all may fetch from one.
     request.remote_decode = job.kv.remote_decode && k == 0;
@@ -118,6 +121,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     }
     net::HttpResponse response(200, "application/json", format_->whole(choices_));
     if (job_.timing) response.headers.set(std::string(kTimingHeader), timing_text(slowest(choices_)));
+    log_answer(*context_, job_, choices_);
     context_->handed_over.remember(job_.base_id, leases());
     const bool sent = co_await send(context_, exchange_, std::move(response));
     if (!sent) give_up_handovers();
@@ -150,6 +154,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
       if (!co_await write(std::move(event))) co_return;
     }
     if (generation_->cancelled()) co_return;
+    log_answer(*context_, job_, choices_);
     std::string tail = job_.include_usage ? format_->usage_event(total_usage(job_, choices_)) : std::string();
     co_await end_with(std::move(tail));
   }
@@ -245,12 +250,6 @@ net::Task<std::optional<Refusal>> compile_constraint(ContextPtr context, Exchang
   if (!*grammar) co_return grammar->error();
   job.grammar = **grammar;
   co_return std::nullopt;
-}
-
-void log_request(const Context& context, const Job& job) {
-  if (!context.config.enable_log_requests) return;
-  log::info("request {}: {} prompts, {} prompt tokens, max_tokens {}, n {}{}", job.id, job.prompts.size(),
-            total_usage(job, {}).prompt_tokens, job.sampling.max_tokens, job.n, job.stream ? ", stream" : "");
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/service.h"
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "api/access.h"
 #include "api/front.h"
 #include "api/handlers.h"
 #include "api/refusal.h"
+#include "api/request_observer.h"
 #include "base/log.h"
 
 namespace tandem::api {
@@ -101,6 +104,8 @@ Service::Service(const config::ServeConfig& config, ServiceParts parts)
 
 void Service::install(net::HttpServer& server) {
   server.error_body(error_body_for_status);
+  // Behind the first process of an instance it is that one that has the clients.
+  if (context_->parts.bearer.empty()) server.observe(make_request_observer(context_->config, *context_->parts.metrics));
   const std::string& root = context_->config.root_path;
   for (const Route& route : kRoutes) {
     const Endpoint endpoint = route.endpoint;
@@ -128,6 +133,16 @@ void install_starting(net::HttpServer& server, std::function<std::string()> wait
     server.route(route.method, route.path,
                  [waiting_for](ExchangePtr exchange) { return refuse_starting(waiting_for, std::move(exchange)); });
   }
+}
+
+void Service::log_routes() {
+  log::info("Available routes are:");
+  std::map<std::string, std::string> methods;
+  for (const Route& route : kRoutes) {
+    std::string& list = methods[route.path];
+    list += (list.empty() ? "" : ", ") + std::string(route.method);
+  }
+  for (const auto& [path, list] : methods) log::info("Route: {}, Methods: {}", path, list);
 }
 
 void Service::instance_changed() {

@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "config/version.h"
 #include "net/relay.h"
-#include "obs/merge.h"
 
 namespace tandem::api {
 namespace {
@@ -138,20 +137,6 @@ std::string info_json(const Context& context) {
   return writer.take();
 }
 
-/// Without the vllm: families (--disable-log-stats). Every line of a family has its name, after "# HELP " or "# TYPE "
-/// or at the start.
-std::string without_vllm_metrics(std::string_view text) {
-  std::string kept;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
-    std::string_view name = text.substr(0, end);
-    if (name.starts_with("# ")) name.remove_prefix(std::min<std::size_t>(7, name.size()));
-    if (!name.starts_with("vllm:")) kept += text.substr(0, end);
-    text.remove_prefix(end);
-  }
-  return kept;
-}
-
 net::HttpResponse response_of(const Outcome<std::string>& body) {
   if (!body) return error_response(body.error());
   return net::HttpResponse(200, "application/json", *body);
@@ -218,15 +203,16 @@ net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange) {
 }
 
 net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
-  std::string text = context->parts.metrics->expose();
+  const auto accept = exchange->request().headers.find("accept");
+  const obs::Format format = obs::format_for(accept.value_or(""));
+  std::vector<std::string> others;
   if (context->front) {
     net::ClientRequest request("GET", "/metrics");
-    auto texts = co_await context->front->ask_others(exchange->executor(), std::move(request));
-    texts.push_back(std::move(text));
-    text = obs::merge_expositions(texts);
+    if (accept) request.headers.set("Accept", std::string(*accept));
+    others = co_await context->front->ask_others(exchange->executor(), std::move(request));
   }
-  if (context->config.disable_log_stats) text = without_vllm_metrics(text);
-  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
+  net::HttpResponse response(200, std::string(obs::content_type(format)),
+                             context->parts.metrics->expose(format, others));
   co_await send(context, exchange, std::move(response));
 }
 

@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "base/log.h"
 #include "obs/metrics.h"
+#include "obs/process_metrics.h"
 #include "proxy/proxy_server.h"
 
 namespace tandem::app {
@@ -14,6 +15,7 @@ Result<void> run_proxy(const config::ProxyConfig& config) {
   boost::asio::io_context io(1);
   boost::asio::signal_set signals(io, SIGINT, SIGTERM);
   obs::Registry registry;
+  obs::add_process_metrics(registry);
   proxy::ProxyServer server(config, registry);
   TANDEM_ASSIGN(const std::uint16_t port, server.start());
   log::info("Starting Tandem proxy on http://{}:{}", config.host, port);

@@ -89,6 +89,7 @@ class ServeSession {
   void make_server() {
     net::ServerLimits limits;
     limits.max_body_bytes = kMaxBodyBytes;
+    limits.keep_alive_timeout = config_.http_keep_alive;
     server_ = net::HttpServer::create(io_.get_executor(), limits);
   }
 
@@ -172,9 +173,15 @@ class ServeSession {
     ready_ = true;
     watch_health();
     const bool headless = config_.data_parallel.headless;
-    log::info("Starting Tandem {} server on {}://{}:{}", headless ? "internal API" : "API",
-              config_.ssl_certfile.empty() || headless ? "http" : "https",
-              config_.host.empty() ? "0.0.0.0" : config_.host, listening_port_);
+    const std::string host = config_.host.empty() ? "0.0.0.0" : config_.host;
+    if (headless) {
+      log::info("Starting Tandem internal API server on http://{}:{}", host, listening_port_);
+    } else {
+      // Scripts look for these lines, so they are vLLM's.
+      log::info("Starting vLLM API server 0 on {}://{}:{}", config_.ssl_certfile.empty() ? "http" : "https", host,
+                listening_port_);
+      api::Service::log_routes();
+    }
     log::info("Application startup complete.");
   }
 
@@ -193,7 +200,7 @@ class ServeSession {
         sick_since_.reset();
       } else if (!sick_since_) {
         sick_since_ = now;
-      } else if (now - *sick_since_ >= kDeadEngineGrace) {
+      } else if (now - *sick_since_ >= kDeadEngineGrace && !config_.keep_alive_on_engine_death) {
         outcome_ = Status(Code::kInternal, "the engine is dead; its log says why", Scope::kProcess);
         begin_stop();
         return;

@@ -33,6 +33,8 @@ class ServeOptions {
   void add_cache(FlagList& flags);
   void add_scheduler(FlagList& flags);
   void add_frontend(FlagList& flags);  // serve_frontend_options.cc, with finish_frontend
+  void add_logging(FlagList& flags);   // serve_logging_options.cc, with the next and finish_logging
+  static void add_accepted_logging(FlagList& flags);
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
   // serve_device_options.cc: what scripts for another device say.
@@ -43,6 +45,7 @@ class ServeOptions {
   void finish_planned_decodes(std::vector<std::string>& notes);
   Result<void> merge_hf_overrides();
   Result<void> finish_frontend(const Environment& environment);
+  Result<void> finish_logging(const Environment& environment);
   Result<void> finish_parallel(const Environment& environment);
   Result<void> take_place_in_slurm(const Environment& environment);
   Result<void> read_environment(const Environment& environment);
@@ -56,6 +59,9 @@ class ServeOptions {
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;
   std::optional<std::int32_t> planned_decodes_;  ///< as asked for, before it is cut to max_num_seqs
+  std::optional<std::string> log_level_;
+  std::string http_log_level_ = "info";
+  bool no_access_log_ = false;
   bool enforce_eager_ = false;
   bool binding_given_ = false;
 };

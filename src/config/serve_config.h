@@ -149,10 +149,18 @@ struct ServeConfig {
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
   bool enable_request_id_headers = false;
-  std::int32_t max_logprobs = 20;  ///< -1: no limit
+  std::int32_t max_logprobs = 20;            ///< -1: no limit
+  std::chrono::seconds http_keep_alive{75};  ///< idle between requests; VLLM_HTTP_TIMEOUT_KEEP_ALIVE
+  bool keep_alive_on_engine_death = false;   ///< VLLM_KEEP_ALIVE_ON_ENGINE_DEATH=1: answer 503 and 500 until stopped
+
+  // Logging and metrics.
   bool enable_log_requests = false;
-  bool disable_log_stats = false;
-  std::string log_level = "info";  ///< "debug", "info", "warning", "error"
+  bool enable_log_outputs = false;                       ///< only with enable_log_requests
+  std::optional<std::int64_t> max_log_len;               ///< characters of text and ids of a line; nullopt: no limit
+  bool access_log = true;                                ///< a line for each HTTP request
+  bool disable_log_stats = false;                        ///< no periodic line, and no vllm: series
+  std::chrono::milliseconds log_stats_interval{10'000};  ///< VLLM_LOG_STATS_INTERVAL
+  std::string log_level = "info";                        ///< "debug", "info", "warning", "error"
 
   // Disaggregation.
   std::optional<KvTransferConfig> kv_transfer;

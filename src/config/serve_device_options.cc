@@ -193,18 +193,11 @@ void ServeOptions::add_accepted(FlagList& flags) {
   flags.ignored("--enable-sleep-mode", Arity::kNone, "weights and KV stay in memory");
   flags.ignored("--use-v2-block-manager", Arity::kNone, always);
   flags.ignored("--enable-reasoning", Arity::kNone, "it says nothing without a parser");
-  flags.ignored("--disable-log-requests", Arity::kNone,
-                "requests are not logged unless --enable-log-requests is given");
-  flags.ignored("--enable-log-outputs", Arity::kNone, "answers are not logged");
-  flags.ignored("--log-config-file", Arity::kOne, "--log-level is the log's one setting");
-  flags.ignored("--log-error-stack", Arity::kNone, "errors are one line here");
-  flags.ignored("--disable-uvicorn-access-log", Arity::kNone, "there is no access log");
+  add_accepted_logging(flags);
   flags.ignored("--enable-server-load-tracking", Arity::kNone, always);
   flags.ignored("--enable-tokenizer-info-endpoint", Arity::kNone, "there is no such endpoint");
   flags.ignored("--prefix-caching-hash-algo", Arity::kOne, "one algorithm serves all");
-  flags.ignored("--max-log-len", Arity::kOne, "prompts are not logged");
   flags.ignored("--limit-mm-per-prompt", Arity::kOne, "models here read text only");
-  flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
   flags.ignored("--otlp-traces-endpoint", Arity::kOne, "traces are not exported");
   flags.ignored("--collect-detailed-traces", Arity::kOne, "traces are not exported");
   flags.ignored("--max-parallel-loading-workers", Arity::kOne, "the compute threads load the weights");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags of `tandem serve` about its HTTP side (vllm_api.md 14.2).
 #include <boost/json.hpp>
-#include <cctype>
 
 #include "base/json.h"
 #include "config/command_options.h"
@@ -25,16 +24,6 @@ Setter json_list_into(std::vector<std::string>& target) {
     }
     return {};
   };
-}
-
-Result<std::string> log_level_name(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return parse_choice<std::string>(text, {{"debug", "debug"},
-                                          {"info", "info"},
-                                          {"warning", "warning"},
-                                          {"error", "error"},
-                                          {"critical", "error"},
-                                          {"trace", "debug"}});
 }
 
 }  // namespace
@@ -107,13 +96,6 @@ void ServeOptions::add_frontend(FlagList& flags) {
                config_.enable_request_id_headers);
   flags.one("--max-logprobs", "N", "most log-probabilities a token; -1: no limit", "20",
             integer_into(config_.max_logprobs, -1, 1 << 20));
-  flags.toggle("--enable-log-requests", "log each request", config_.enable_log_requests);
-  flags.toggle("--disable-log-stats", "no periodic log line and no vllm: metrics", config_.disable_log_stats, false);
-  for (const char* name : {"--log-level", "--uvicorn-log-level"})
-    flags.one(name, "LEVEL", "debug, info, warning, error", "info", [this](const std::string& value) -> Result<void> {
-      TANDEM_ASSIGN(config_.log_level, log_level_name(value));
-      return {};
-    });
 }
 
 Result<void> ServeOptions::finish_frontend(const Environment& environment) {

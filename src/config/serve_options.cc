@@ -74,6 +74,7 @@ ServeOptions::ServeOptions(FlagList& flags) {
   add_cache(flags);
   add_scheduler(flags);
   add_frontend(flags);
+  add_logging(flags);
   add_disaggregation(flags);
   add_parallel(flags);
   add_device(flags);
@@ -284,6 +285,7 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   finish_planned_decodes(notes);
   TANDEM_TRY(finish_frontend(environment));
+  TANDEM_TRY(finish_logging(environment));
   TANDEM_TRY(merge_hf_overrides());
   TANDEM_TRY(finish_parallel(environment));
   TANDEM_TRY(read_environment(environment));

@@ -150,6 +150,8 @@ class AsioHttpServer final : public HttpServer {
     state_->make_error = std::move(make);
   }
 
+  void observe(ServerObserver observer) override { state_->observer = std::move(observer); }
+
   Result<std::uint16_t> listen(const std::string& host, std::uint16_t port) override {
     TANDEM_ASSIGN(auto endpoints, addresses_of(host, port, state_->executor));
     constexpr int kTries = 8;  // port 0 and several addresses: the port free on the first may be taken on the next
@@ -212,20 +214,20 @@ std::string ServerShared::error_text(int status, std::string_view message) const
   return make_error ? make_error(status, message) : default_error_text(status, message);
 }
 
-const Handler* ServerShared::find(const HttpRequest& request, HttpResponse& refusal) const {
+Found ServerShared::find(const HttpRequest& request, HttpResponse& refusal) const {
   const auto path = routes.find(request.path);
   if (path == routes.end()) {
     refusal = HttpResponse(404, "application/json", R"({"detail":"Not Found"})");
-    return nullptr;
+    return {};
   }
   auto method = path->second.find(request.method);
   if (method == path->second.end() && request.method == "HEAD") method = path->second.find("GET");
-  if (method != path->second.end()) return &method->second;
+  if (method != path->second.end()) return {&method->second, path->first};
   refusal = HttpResponse(405, "application/json", R"({"detail":"Method Not Allowed"})");
   std::string allowed;
   for (const auto& [name, handler] : path->second) allowed += (allowed.empty() ? "" : ", ") + name;
   refusal.headers.add("allow", std::move(allowed));
-  return nullptr;
+  return {};
 }
 
 std::unique_ptr<HttpServer> HttpServer::create(asio::any_io_executor executor, ServerLimits limits) {

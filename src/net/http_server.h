@@ -83,6 +83,22 @@ class Exchange {
   virtual void on_client_gone(std::function<void()> callback) = 0;
 };
 
+/// What became of a request. Views and references hold during the call that brings it.
+struct RequestReport {
+  const HttpRequest& request;
+  std::string_view route;          ///< the path of its route; "" if there is none (404, 405)
+  int status = 0;                  ///< 0: the client left before an answer
+  std::size_t response_bytes = 0;  ///< of the body, without framing
+  double seconds = 0.0;            ///< from the whole request to the end of its answer
+};
+
+/// Hears of every request that could be parsed, on the executor. Either may be empty.
+struct ServerObserver {
+  /// The head of the answer goes out. `version`: of the request's HTTP, "1.1" or "1.0".
+  std::function<void(const HttpRequest& request, std::string_view version, int status)> answered;
+  std::function<void(const RequestReport& report)> over;
+};
+
 using Handler = std::function<Task<void>(std::shared_ptr<Exchange>)>;
 
 struct TlsFiles;
@@ -105,6 +121,7 @@ class HttpServer {
   virtual void route(std::string method, std::string path, Handler handler) = 0;
   /// Wraps a message as the body of errors that the server itself makes (400 bad HTTP, 413, 431, 503).
   virtual void error_body(std::function<std::string(int status, std::string_view message)> make) = 0;
+  virtual void observe(ServerObserver observer) = 0;
   /// Speaks TLS from here on; before listen(). An error names the file.
   virtual Result<void> use_tls(const TlsFiles& files) = 0;
   /// Binds and starts accepting. Port 0 takes a free one. Returns the port; an error names host, port and reason.

@@ -8,6 +8,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <exception>
 #include <tuple>
 
@@ -229,19 +230,25 @@ Task<bool> ServerConnection::receive(RequestParser& parser) {
 Task<bool> ServerConnection::handle(HttpRequest request, bool keep_alive, bool http_1_0) {
   phase_ = Phase::kHandling;
   gone_ = false;
+  const auto started = std::chrono::steady_clock::now();
   HttpResponse refusal;
-  const Handler* handler = shared_->find(request, refusal);
+  const Found found = shared_->find(request, refusal);
   auto exchange = std::make_shared<ConnectionExchange>(shared_from_this(), std::move(request),
                                                        keep_alive && !shared_->stopping, http_1_0);
   exchange_ = exchange.get();
   if (input_ended_) input_ended();
-  if (handler == nullptr) {
+  if (found.handler == nullptr) {
     (void)co_await exchange->respond(std::move(refusal));
   } else {
-    co_await run_handler(*handler, exchange);
+    co_await run_handler(*found.handler, exchange);
   }
   exchange_ = nullptr;
   const bool again = exchange->finish();
+  if (shared_->observer.over) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - started;
+    shared_->observer.over(
+        {exchange->request(), found.route, exchange->status(), exchange->response_bytes(), passed.count()});
+  }
   co_return again && !gone_ && !shared_->stopping;
 }
 

@@ -19,6 +19,11 @@ namespace tandem::net {
 class ServerConnection;
 class ConnectionExchange;
 
+struct Found {
+  const Handler* handler = nullptr;  ///< nullptr: there is none
+  std::string_view route;            ///< its path; lives as long as the routes
+};
+
 /// Routes, limits and the list of open connections. Lives as long as the server or any connection.
 struct ServerShared {
   explicit ServerShared(const boost::asio::any_io_executor& io, const ServerLimits& bounds)
@@ -26,12 +31,13 @@ struct ServerShared {
 
   std::string error_text(int status, std::string_view message) const;
   /// Handler of a request; a 404 or 405 answer if there is none. HEAD is answered by GET's handler.
-  const Handler* find(const HttpRequest& request, HttpResponse& refusal) const;
+  Found find(const HttpRequest& request, HttpResponse& refusal) const;
 
   boost::asio::any_io_executor executor;
   ServerLimits limits;
   std::map<std::string, std::map<std::string, Handler>> routes;  ///< path, then method
   std::function<std::string(int, std::string_view)> make_error;
+  ServerObserver observer;
   std::shared_ptr<boost::asio::ssl::context> tls;  ///< nullptr: plain HTTP
   bool stopping = false;
   std::unordered_map<ServerConnection*, std::weak_ptr<ServerConnection>> connections;
@@ -52,6 +58,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   bool idle() const { return phase_ == Phase::kIdle; }
   bool client_gone() const { return gone_; }
   const boost::asio::any_io_executor& executor() const { return shared_->executor; }
+  const ServerObserver& observer() const { return shared_->observer; }
 
   /// Writes everything within write_timeout per piece of progress. An error means that the client is gone.
   Task<Result<void>> write_all(std::string bytes);
@@ -128,11 +135,15 @@ class ConnectionExchange final : public Exchange, public std::enable_shared_from
   void client_left();
   /// The handler returned. Afterwards every call is refused. Whether the connection may serve another request.
   bool finish();
+  int status() const { return status_; }  ///< 0: no head was sent
+  std::size_t response_bytes() const { return response_bytes_; }
 
  private:
   enum class State : std::uint8_t { kOpen, kStreaming, kDone, kBroken };
 
   Result<void> check(State expected, std::string_view call) const;
+  /// A head with this status goes out now.
+  void note_head(int status);
 
   std::shared_ptr<ServerConnection> connection_;
   HttpRequest request_;
@@ -143,6 +154,8 @@ class ConnectionExchange final : public Exchange, public std::enable_shared_from
   bool chunked_ = false;
   std::optional<std::size_t> length_left_;  ///< of a stream with Content-Length
   State state_ = State::kOpen;
+  int status_ = 0;
+  std::size_t response_bytes_ = 0;
   std::function<void()> gone_callback_;
 };
 

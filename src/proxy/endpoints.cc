@@ -231,7 +231,8 @@ net::Task<void> load(Context context, ExchangePtr exchange) {
 }
 
 net::Task<void> metrics(Context context, ExchangePtr exchange) {
-  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", context->metrics.registry.expose());
+  const obs::Format format = obs::format_for(exchange->request().headers.find("accept").value_or(""));
+  net::HttpResponse response(200, std::string(obs::content_type(format)), context->metrics.registry.expose(format));
   (void)co_await exchange->respond(std::move(response));
 }
 

@@ -134,7 +134,9 @@ TEST_F(ServiceTest, ChoicesOfSeveralPrompts) {
   EXPECT_EQ(engine_.submitted(3).request.id, "1_cmpl-r-1");
   EXPECT_EQ(engine_.submitted(1).request.sampling->seed, 8U);
   EXPECT_EQ(engine_.submitted(2).request.sampling->seed, 7U);
-  EXPECT_EQ(engine_.submitted(0).request.num_choices, 2);
+  EXPECT_EQ(engine_.submitted(0).request.group->size, 2);
+  EXPECT_EQ(engine_.submitted(0).request.group, engine_.submitted(1).request.group);
+  EXPECT_NE(engine_.submitted(0).request.group, engine_.submitted(2).request.group) << "of another prompt";
 }
 
 TEST_F(ServiceTest, EchoAndTokenIds) {
@@ -403,15 +405,6 @@ TEST_F(ServiceTest, LargeBodiesAreWorkedOnAsideAndRefusedAlike) {
   }
   EXPECT_THAT(body_of(ask("/tokenize", R"({"prompt":")" + large + "\"}")), testing::StartsWith(R"({"count":200001,)"));
   EXPECT_EQ(status_of(ask("/v1/completions", R"({"prompt":"a","user":")" + large + "\"}")), 200);
-}
-
-TEST_F(ServiceTest, StatisticsCanBeTurnedOff) {
-  registry_.counter("vllm:generation_tokens_total", "help");
-  registry_.counter("tandem:other_total", "help");
-  config_.disable_log_stats = true;
-  const std::string text = body_of(get("/metrics"));
-  EXPECT_THAT(text, Not(HasSubstr("vllm:")));
-  EXPECT_THAT(text, HasSubstr("# HELP tandem:other_total help"));
 }
 
 TEST_F(ServiceTest, CrossOriginAndRequestIdHeaders) {

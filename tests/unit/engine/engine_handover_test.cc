@@ -147,8 +147,10 @@ TEST_P(HandoverTest, DecoderContinuesFromTheFetchedBlocks) {
   expect_right(collector, prompt(22));
   EXPECT_EQ(d_.transfer->num_tokens_fetched(), 21);
   EXPECT_GT(collector.last().times.transfer, 0.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"received\"}"), 21.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"computed\"}"), 1.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"external_kv_transfer\"}"), 21.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"local_compute\"}"), 1.0);
+  EXPECT_EQ(decoder_metric("vllm:external_prefix_cache_queries_total"), 22.0);
+  EXPECT_EQ(decoder_metric("vllm:external_prefix_cache_hits_total"), 21.0);
   EXPECT_EQ(decoder_metric("tandem:kv_fetch_seconds_count"), 1.0);
   expect_balanced();
 }
@@ -314,8 +316,8 @@ TEST_P(HandoverTest, FailedFetchIsRecomputedByPolicy) {
   ASSERT_TRUE(decode(collector, prompt(22), handover));
   expect_right(collector, prompt(22));
   EXPECT_EQ(decoder_metric("tandem:kv_load_recomputes_total"), 1.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"received\"}"), 0.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"computed\"}"), 22.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"external_kv_transfer\"}"), 0.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"local_compute\"}"), 22.0);
   expect_balanced();
 }
 
