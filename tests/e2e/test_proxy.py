@@ -48,12 +48,13 @@ class Way:
     def start_decode(self):
         self.decode = self.start_instance("kv_consumer")
 
-    def start_proxy(self, *flags):
+    def start_proxy(self, *flags, environment=None):
         port = tandem.free_port()
         arguments = ["proxy", "--host", "127.0.0.1", "--port", str(port),
                      "--prefiller-hosts", "127.0.0.1", "--prefiller-ports", str(self.ports["kv_producer"][0]),
                      "--decoder-hosts", "127.0.0.1", "--decoder-ports", str(self.ports["kv_consumer"][0]), *flags]
-        self.proxy = tandem.Process(f"proxy-{self.flow}", arguments, port, health="/healthcheck")
+        self.proxy = tandem.Process(f"proxy-{self.flow}", arguments, port, health="/healthcheck",
+                                    environment=environment)
 
     def start(self):
         self.start_prefill()
@@ -209,6 +210,35 @@ class Requests(unittest.TestCase):
             self.assertEqual(way.proxy.get("/health"), (200, b""))
             status, tokens = way.proxy.post("/tokenize", {"prompt": PROMPT})
             self.assertEqual((status, tokens), self.alone.post("/tokenize", {"prompt": PROMPT}))
+
+
+class Keys(unittest.TestCase):
+    def test_a_clients_key_is_passed_on_and_ours_is_used_without_one(self):
+        flags = ("--api-key", "right")
+        ways = [Way(flow, flags, flags) for flow in CONNECTORS]
+        for way in ways:
+            self.addCleanup(way.stop)
+            way.start()
+        for way in ways:
+            way.wait_ready()
+        for way in ways:
+            body = {"prompt": PROMPT, "max_tokens": 3}
+            right, wrong = {"Authorization": "Bearer right"}, {"Authorization": "Bearer wrong"}
+            self.assertEqual(way.proxy.post(COMPLETIONS, body, right)[0], 200)
+            for headers in (wrong, {}):
+                status, refusal = way.proxy.post(COMPLETIONS, body, headers)
+                self.assertEqual((status, refusal), way.decode.post(COMPLETIONS, body, headers))
+                self.assertEqual(status, 401)
+            self.assertEqual(way.proxy.get("/health")[0], 200, "open")
+            self.assertEqual(way.proxy.get("/v1/models")[0], 401)
+            # With a key of its own the proxy speaks for clients that have none, and for no others.
+            way.proxy.stop()
+            way.start_proxy(environment={"OPENAI_API_KEY": "right"})
+            way.proxy.wait_ready()
+            self.assertEqual(way.proxy.post(COMPLETIONS, body)[0], 200)
+            self.assertEqual(way.proxy.get("/v1/models")[0], 200)
+            self.assertEqual(way.proxy.post(COMPLETIONS, body, wrong)[0], 401)
+            tandem.assert_blocks_come_back(way.prefill, way.decode)
 
 
 class Readiness(unittest.TestCase):
