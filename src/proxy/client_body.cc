@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/client_body.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 
@@ -23,6 +25,18 @@ std::string prefill_params(const JsonMembers& members) {
   return std::string(kPrefillParams) + ",\"tandem_client\":" + client.text() + "}";
 }
 
+/// In the words of an instance, which never gets this body to see.
+Status not_usable(std::string_view text, const Status& error) {
+  constexpr std::string_view kForm = "[{{'type': '{}', 'loc': ('body',), 'msg': '{}'}}]";
+  if (parse_json(text)) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format(kForm, "model_attributes_type",
+                              "Input should be a valid dictionary or object to extract fields from"));
+  }
+  return Status(Code::kInvalidArgument,
+                fmt::format(kForm, "json_invalid", fmt::format("JSON decode error: {}", error.message())));
+}
+
 JsonMembers one_token(JsonMembers members, std::string_view params) {
   members.remove("stream_options");
   members.set("stream", "false");
@@ -40,7 +54,9 @@ JsonMembers one_token(JsonMembers members, std::string_view params) {
 Result<ClientBody> ClientBody::parse(std::string_view text) {
   ClientBody body;
   body.num_bytes_ = text.size();
-  TANDEM_ASSIGN(body.members_, JsonMembers::parse(text));
+  auto members = JsonMembers::parse(text);
+  if (!members) return not_usable(text, members.error());
+  body.members_ = std::move(*members);
   body.members_.remove("kv_transfer_params");
   return body;
 }

@@ -21,6 +21,8 @@ std::string_view error_type(int status) {
       return "RequestTimeoutError";
     case 413:
       return "RequestTooLargeError";
+    case 429:
+      return "TooManyRequestsError";
     case 502:
       return "BadGatewayError";
     case 503:
