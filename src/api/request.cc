@@ -81,23 +81,6 @@ Outcome<std::optional<std::int32_t>> rank_of(const Context& context, const net::
                      "X-data-parallel-rank");
 }
 
-/// A proxy asks a prefiller for one token and tells in kv_transfer_params what the client asked for, which is put back:
-/// what is wrong with it is refused before anything is computed. False if there is nothing of that.
-bool restore_client_limits(const Context& context, json::object& body) {
-  json::value* params = body.if_contains("kv_transfer_params");
-  const json::value* told =
-      params != nullptr && params->is_object() ? params->get_object().if_contains("tandem_client") : nullptr;
-  if (told == nullptr || !told->is_object() || !context.produces_kv()) return false;
-  const json::object client = told->get_object();
-  for (const char* name : {"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", "n"}) {
-    if (const json::value* own = client.if_contains(name))
-      body[name] = *own;
-    else
-      body.erase(name);
-  }
-  return true;
-}
-
 /// KV hand-over as far as this instance takes part in it. A stream cannot carry one back.
 Outcome<void> read_handover(const Context& context, const Fields& body, Job& job) {
   TANDEM_ASSIGN(job.kv, read_kv_params(body));

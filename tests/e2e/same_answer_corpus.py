@@ -28,7 +28,7 @@ def chat(messages=None, headers=None, **fields):
     return CHAT, {"messages": messages or USER, "temperature": 0, "max_tokens": 3, **fields}, headers or {}
 
 
-# Asked whole and as a stream.
+# Asked in turn whole and as a stream; those with more than one choice, stop strings, parsers or token ids both ways.
 COMPLETION_FIELDS = [
     {}, {"max_tokens": 1}, {"model": "m"}, {"model": "alias"}, {"model": None}, {"temperature": "0.0"},
     {"temperature": 0.7, "seed": 5}, {"temperature": 1.3, "top_p": 0.8, "top_k": 40, "min_p": 0.01, "seed": -7},
@@ -122,7 +122,7 @@ REFUSED = [
     completion(cache_salt=""), completion(stream_options={"include_usage": True}), completion(stream="maybe"),
     completion(stream=True, stream_options=5), completion(guided_regex="["), completion(guided_choice=[]),
     completion(guided_regex="a", guided_choice=["b"]), completion(response_format=SCHEMALESS),
-    completion(guided_grammar="start: nothing"), completion(request_id="x" * 600), completion(vllm_xargs=5),
+    completion(guided_grammar="start: nothing"), completion(vllm_xargs=5),
     completion(headers={"X-data-parallel-rank": "7"}),
     completion(headers={"Content-Type": "text/plain"}), completion(repetition_detection={"x": 1}),
     (COMPLETIONS, "", {}), (COMPLETIONS, "{", {}), (COMPLETIONS, "[1]", {}), (COMPLETIONS, '{"prompt": "a", }', {}),
@@ -142,15 +142,15 @@ REFUSED = [
 ]
 
 
-def whole_and_streamed():
+BOTH_WAYS = ("n", "stop", "tools", "return_token_ids", "logprobs", "echo", "guided_regex", "include_stop_str_in_output")
+
+
+def good():
     for make, list_of_fields in ((completion, COMPLETION_FIELDS), (chat, CHAT_FIELDS)):
-        for fields in list_of_fields:
-            yield make(**fields)
-            if "prompt_logprobs" not in fields and not (fields.get("echo") and "logprobs" in fields):
+        for i, fields in enumerate(list_of_fields):
+            both = any(name in fields for name in BOTH_WAYS)
+            if both or i % 2 == 0:
+                yield make(**fields)
+            if (both or i % 2 == 1) and not (fields.get("echo") and "logprobs" in fields):
                 yield make(**fields, stream=True, stream_options={"include_usage": True})
     yield from SINGLE
-
-
-def refused():
-    for path, body, headers in REFUSED:
-        yield path, body, headers

@@ -209,9 +209,9 @@ class Pair:
         common = [*flags, "--kv-transport", transport]
         self.prefill = serve("P1", *common, *prefill_flags, role="kv_producer", model=model)
         self.decode = serve("D1", *common, *decode_flags, role="kv_consumer", model=model)
-        self.prefill.wait_ready()
-        self.decode.wait_ready()
-        self.proxy = proxy([self.prefill], [self.decode], *proxy_flags).wait_ready()
+        self.proxy = proxy([self.prefill], [self.decode], *proxy_flags)
+        for process in (self.prefill, self.decode, self.proxy):
+            process.wait_ready()
 
     def stop(self):
         for process in (self.proxy, self.decode, self.prefill):
