@@ -109,28 +109,37 @@ net::Task<std::vector<WholeAnswer>> ask_all(Context context, std::vector<std::sh
   co_return std::move(fan->answers);
 }
 
-net::Task<void> models(Context context, ExchangePtr exchange) {
-  std::vector<std::string> failed;
+/// Asks one instance after the other until one's answer is good, and passes that on. Else what was wrong with each;
+/// nullopt if the client has its answer or is gone.
+net::Task<std::optional<std::vector<std::string>>> pass_on_first(Context context, ExchangePtr exchange,
+                                                                 std::chrono::seconds limit, bool (*good)(int status)) {
+  std::vector<std::string> problems;
   net::Cancel cancel;
   exchange->on_client_gone([cancel]() mutable { cancel.cancel(); });
   for (const auto& instance : all_instances(*context)) {
     net::ClientRequest request = same_request(*context, exchange->request());
-    const auto timeouts = within(kModelsTimeout, context->config);
+    const auto timeouts = within(limit, context->config);
     auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
-    if (cancel.cancelled()) co_return;
-    if (answer.status >= 200 && answer.status < 300) {
+    if (cancel.cancelled()) co_return std::nullopt;
+    if (answer.status != 0 && good(answer.status)) {
       co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
-      co_return;
+      co_return std::nullopt;
     }
-    if (answer.status == 401 || answer.status == 403) {
-      co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
-      co_return;
-    }
-    failed.push_back(json_quote(answer.problem));
+    problems.push_back(std::move(answer.problem));
   }
+  co_return problems;
+}
+
+bool lists_models(int status) { return status < 300 || status == 401 || status == 403; }
+bool is_an_answer(int status) { return status < 500; }
+
+net::Task<void> models(Context context, ExchangePtr exchange) {
+  auto failed = co_await pass_on_first(context, exchange, kModelsTimeout, lists_models);
+  if (!failed) co_return;
+  for (auto& problem : *failed) problem = json_quote(problem);
   auto response = error_response(503, "no instance answered /v1/models");
   response.body.pop_back();
-  response.body += fmt::format(R"(,"failed":[{}]}})", fmt::join(failed, ","));
+  response.body += fmt::format(R"(,"failed":[{}]}})", fmt::join(*failed, ","));
   (void)co_await exchange->respond(std::move(response));
 }
 
@@ -202,21 +211,9 @@ net::Task<void> reset_prefix_cache(Context context, ExchangePtr exchange) {
 
 /// /tokenize and /detokenize: any instance knows; the first that answers at all is right.
 net::Task<void> any_instance(Context context, ExchangePtr exchange) {
-  std::vector<std::string> problems;
-  net::Cancel cancel;
-  exchange->on_client_gone([cancel]() mutable { cancel.cancel(); });
-  for (const auto& instance : all_instances(*context)) {
-    net::ClientRequest request = same_request(*context, exchange->request());
-    const auto timeouts = within(kTokenizeTimeout, context->config);
-    auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
-    if (cancel.cancelled()) co_return;
-    if (answer.status != 0 && answer.status < 500) {
-      co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
-      co_return;
-    }
-    problems.push_back(answer.problem);
-  }
-  auto response = error_response(503, fmt::format("no instance could answer. Tried: {}", fmt::join(problems, "; ")));
+  const auto problems = co_await pass_on_first(context, exchange, kTokenizeTimeout, is_an_answer);
+  if (!problems) co_return;
+  auto response = error_response(503, fmt::format("no instance could answer. Tried: {}", fmt::join(*problems, "; ")));
   (void)co_await exchange->respond(std::move(response));
 }
 
