@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/client_body.h"
 
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+#include "base/json.h"
+
 namespace tandem::proxy {
 namespace {
 
@@ -8,6 +14,18 @@ namespace {
 constexpr std::string_view kPrefillParams =
     R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,)"
     R"("remote_host":null,"remote_port":null,"aborted_request":[]})";
+
+/// In the words of an instance, which never gets this body to see.
+Status not_usable(std::string_view text, const Status& error) {
+  constexpr std::string_view kForm = "[{{'type': '{}', 'loc': ('body',), 'msg': '{}'}}]";
+  if (parse_json(text)) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format(kForm, "model_attributes_type",
+                              "Input should be a valid dictionary or object to extract fields from"));
+  }
+  return Status(Code::kInvalidArgument,
+                fmt::format(kForm, "json_invalid", fmt::format("JSON decode error: {}", error.message())));
+}
 
 JsonMembers one_token(JsonMembers members, std::string_view params) {
   members.remove("stream_options");
@@ -26,7 +44,9 @@ JsonMembers one_token(JsonMembers members, std::string_view params) {
 Result<ClientBody> ClientBody::parse(std::string_view text) {
   ClientBody body;
   body.num_bytes_ = text.size();
-  TANDEM_ASSIGN(body.members_, JsonMembers::parse(text));
+  auto members = JsonMembers::parse(text);
+  if (!members) return not_usable(text, members.error());
+  body.members_ = std::move(*members);
   body.members_.remove("kv_transfer_params");
   return body;
 }

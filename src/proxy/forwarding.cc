@@ -21,6 +21,8 @@ std::string_view error_type(int status) {
       return "RequestTimeoutError";
     case 413:
       return "RequestTooLargeError";
+    case 429:
+      return "TooManyRequestsError";
     case 502:
       return "BadGatewayError";
     case 503:
@@ -36,7 +38,6 @@ std::string_view error_type(int status) {
 
 net::Headers backend_headers(const net::Headers& client, std::string_view request_id, std::string_view api_key) {
   net::Headers headers = net::request_headers(client);
-  headers.set("content-type", "application/json");
   headers.set("x-request-id", std::string(request_id));
   if (!headers.find("authorization") && !api_key.empty()) {
     headers.add("authorization", fmt::format("Bearer {}", api_key));

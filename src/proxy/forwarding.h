@@ -10,8 +10,8 @@
 namespace tandem::proxy {
 
 /// The client's headers for a backend: without hop-by-hop fields (and those that Connection names), Host,
-/// Content-Length, Expect and Accept-Encoding. Content-Type is JSON, X-Request-Id is the attempt's. The client's own
-/// Authorization stays; without one "Bearer <api_key>" is sent if a key is set.
+/// Content-Length, Expect and Accept-Encoding. X-Request-Id is the attempt's. The client's own Content-Type (instances
+/// refuse what is not JSON) and Authorization stay; without the latter "Bearer <api_key>" is sent if a key is set.
 net::Headers backend_headers(const net::Headers& client, std::string_view request_id, std::string_view api_key);
 
 /// Random, in the form of RFC 4122 with dashes.

@@ -13,8 +13,8 @@
 namespace tandem::proxy {
 
 /// Endpoints: POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /reset_prefix_cache; GET /v1/models,
-/// /healthcheck (static), /health (200 once a prefiller and a decoder answer), /version, /metrics; POST /v1/metaserver
-/// (metaserver.h), /instances/add, /instances/remove (instance_admin.h).
+/// /healthcheck (static), /health and /ping (200 once a prefiller and a decoder of one connector answer), /load,
+/// /version, /metrics; POST /v1/metaserver (metaserver.h), /instances/add, /instances/remove (instance_admin.h).
 class ProxyServer {
  public:
   /// Backends may be down. `registry` must outlive the server. The environment variable OPENAI_API_KEY, if set, is sent
@@ -26,7 +26,7 @@ class ProxyServer {
 
   /// Listens and serves. Returns the port (of use with port 0); an error names address and reason.
   Result<std::uint16_t> start();
-  /// /health turns 503, new connections are refused, running requests may end within `drain`; then all is closed.
+  /// /health turns 503, new requests are refused with 503, running ones may end within `drain`; then all is closed.
   /// Blocks until done; harmless when not started or called twice.
   void stop(std::chrono::milliseconds drain);
 
