@@ -207,8 +207,8 @@ TEST_P(HandoverTest, ASlowTransferMovesNoOtherHistogram) {
   Collector collector;
   ASSERT_TRUE(decode(collector, prompt(22), handover));
   ASSERT_TRUE(eventually([this] { return d_.transfer->num_pending() == 1; }));
-  EXPECT_TRUE(eventually(
-      [this] { return decoder_metric("vllm:num_requests_waiting_by_reason{reason=\"deferred\"}") == 1.0; }));
+  EXPECT_TRUE(
+      eventually([this] { return decoder_metric("vllm:num_requests_waiting_by_reason{reason=\"deferred\"}") == 1.0; }));
   EXPECT_EQ(decoder_metric("vllm:num_requests_waiting_by_reason{reason=\"capacity\"}"), 0.0);
   EXPECT_EQ(decoder_metric("vllm:num_requests_waiting"), 1.0);
   const auto began = std::chrono::steady_clock::now();
