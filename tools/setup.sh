@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 build_packages=(g++ cmake ninja-build ccache pkg-config libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev
   libfmt-dev prometheus-cpp-dev libyaml-cpp-dev libssl-dev libxxhash-dev)
-test_packages=(libgtest-dev libgmock-dev python3 curl iproute2 prometheus)
+test_packages=(libgtest-dev libgmock-dev python3 curl iproute2)
 lint_packages=(clang-19 clang-tidy-19 clang-format-19 python3)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 bench_packages=(libbenchmark-dev libdnnl-dev python3 iperf3 iproute2)
@@ -16,7 +16,7 @@ want=("${build_packages[@]}")
 case "${1:-build}" in
   build) ;;
   demo) want+=(python3 python3-pip curl) ;;
-  test) want+=("${test_packages[@]}" python3-pip python3-venv) ;;
+  test) want+=("${test_packages[@]}" python3-pip python3-venv prometheus) ;;
   lint) want+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) want+=("${test_packages[@]}" "${fuzz_packages[@]}") ;;
   bench) want+=("${test_packages[@]}" "${bench_packages[@]}") ;;

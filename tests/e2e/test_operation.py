@@ -28,6 +28,11 @@ class Operation(unittest.TestCase):
         self.addCleanup(process.stop)
         return process
 
+    def stream(self, process):
+        stream = Stream(process, LONG)
+        self.addCleanup(stream.close)
+        return stream
+
     # The log.
 
     def test_lines_that_scripts_look_for_at_start(self):
@@ -50,7 +55,7 @@ class Operation(unittest.TestCase):
             status, _ = process.post("/v1/completions", {"prompt": prompt, "max_tokens": 20, "ignore_eos": True},
                                      {"X-data-parallel-rank": "0"})
             self.assertEqual(status, 200)
-        stream = Stream(process, LONG)
+        stream = self.stream(process)
         wait_until(lambda: [line for rank in (0, 1) for line in engine_lines(process, rank=rank) if line[2] == 1], 5,
                    "a line with one running request")
         stream.close()
@@ -113,7 +118,7 @@ class Operation(unittest.TestCase):
 
     def test_a_client_that_leaves_is_no_finished_request(self):
         process = self.start(*SLOW).wait_ready()
-        stream = Stream(process, LONG)
+        stream = self.stream(process)
         stream.event()
         self.assertEqual(process.metric("vllm:num_requests_running"), 1)
         stream.close()
@@ -146,7 +151,7 @@ class Operation(unittest.TestCase):
     def test_a_signal_ends_it_with_exit_code_0(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             process = self.start(*SLOW).wait_ready()
-            stream = Stream(process, LONG)
+            stream = self.stream(process)
             stream.event()
             started = time.monotonic()
             process.process.send_signal(number)
@@ -181,7 +186,7 @@ class Operation(unittest.TestCase):
 
     def test_a_dead_engine_in_mid_stream_is_an_error_event(self):
         process = self.start("--hf-overrides", json.dumps({"dies_at_step": 5})).wait_ready()
-        stream = Stream(process, LONG)
+        stream = self.stream(process)
         events = []
         while (event := stream.event()) is not None:
             events.append(event)

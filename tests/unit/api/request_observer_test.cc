@@ -11,6 +11,7 @@ using ::testing::Not;
 
 class RequestObserver : public ServiceTest {
  protected:
+  RequestObserver() { config_.access_log = true; }
   /// What is logged while `ask` runs.
   template <class Ask>
   std::string log_of(Ask&& ask) {

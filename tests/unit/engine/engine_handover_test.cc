@@ -200,6 +200,29 @@ TEST_P(HandoverTest, PartsAddUpToTheTimeToFirstToken) {
   expect_balanced();
 }
 
+TEST_P(HandoverTest, ASlowTransferMovesNoOtherHistogram) {
+  start();
+  const transfer::Handover handover = hand_over(prompt(22));
+  d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
+  Collector collector;
+  ASSERT_TRUE(decode(collector, prompt(22), handover));
+  ASSERT_TRUE(eventually([this] { return d_.transfer->num_pending() == 1; }));
+  EXPECT_TRUE(
+      eventually([this] { return decoder_metric("vllm:num_requests_waiting_by_reason{reason=\"deferred\"}") == 1.0; }));
+  EXPECT_EQ(decoder_metric("vllm:num_requests_waiting_by_reason{reason=\"capacity\"}"), 0.0);
+  EXPECT_EQ(decoder_metric("vllm:num_requests_waiting"), 1.0);
+  const auto began = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the transfer takes this long
+  d_.transfer->complete_one();
+  collector.last();
+  const double slow = seconds(std::chrono::steady_clock::now() - began);
+  EXPECT_GE(decoder_metric("tandem:request_transfer_seconds_sum"), 0.2);
+  EXPECT_GE(decoder_metric("vllm:time_to_first_token_seconds_sum"), 0.2);
+  for (const std::string part : {"queue_time", "prefill_time", "decode_time"})
+    EXPECT_LE(decoder_metric("vllm:request_" + part + "_seconds_sum"), std::max(0.1, slow - 0.2)) << part;
+  expect_balanced();
+}
+
 TEST_P(HandoverTest, LengthsAroundBlocksColdAndWarm) {
   start({.max_num_batched_tokens = 8}, /*decoder_blocks=*/200);  // room to keep all prompts cached
   for (int round = 0; round < 2; ++round) {
