@@ -203,10 +203,11 @@ Outcome<TemplateFields> read_template_fields(const Context& context, const Field
   TANDEM_ASSIGN(result.add_generation_prompt, body.boolean("add_generation_prompt", !result.continue_final));
   if (result.continue_final && result.add_generation_prompt)
     return value_error("Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
+  result.extra = *context.template_defaults;
   if (const json::value* extra = body.find("chat_template_kwargs"); extra != nullptr) {
     if (!extra->is_object())
       return validation_error("dict_type", "chat_template_kwargs", "Input should be a valid dictionary");
-    result.extra = extra->as_object();
+    for (const auto& member : extra->as_object()) result.extra[member.key()] = member.value();
   }
   TANDEM_ASSIGN(const auto effort, body.text("reasoning_effort"));
   if (effort && !result.extra.contains("reasoning_effort")) result.extra["reasoning_effort"] = *effort;
@@ -315,6 +316,8 @@ Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& bod
   input.messages = &messages;
   input.tools = &tools;
   input.documents = body.find("documents");
+  if (input.documents != nullptr && !input.documents->is_array())
+    return validation_error("list_type", "documents", "Input should be a valid list");
   input.add_generation_prompt = fields.add_generation_prompt;
   input.extra = &fields.extra;
   auto rendered = chat_template->render(input);

@@ -26,6 +26,7 @@ class Service {
 
 /// For a server that listens before its service is there: the usual paths answer 503 and say what it waits for. A
 /// service that is installed later takes their place.
-void install_starting(net::HttpServer& server, std::function<std::string()> waiting_for);
+void install_starting(net::HttpServer& server, const config::ServeConfig& config,
+                      std::function<std::string()> waiting_for);
 
 }  // namespace tandem::api

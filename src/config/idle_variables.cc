@@ -30,8 +30,13 @@ constexpr std::string_view kFamilies[] = {"VLLM_",
                                           "CPU_AFFINITY_CONF"};
 
 /// Read by serve_device_options.cc.
-constexpr std::string_view kRead[] = {"OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_HOST_IP", "VLLM_API_KEY",
-                                      "VLLM_ALLOW_LONG_MAX_MODEL_LEN"};
+constexpr std::string_view kRead[] = {"OMP_NUM_THREADS",
+                                      "VLLM_CPU_OMP_THREADS_BIND",
+                                      "VLLM_HOST_IP",
+                                      "VLLM_API_KEY",
+                                      "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+                                      "VLLM_SERVER_DEV_MODE",
+                                      "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"};
 constexpr std::string_view kReadForAddress[] = {"HCCL_IF_IP", "HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
                                                 "TP_SOCKET_IFNAME"};
 /// Read by kv_transfer_config.cc.

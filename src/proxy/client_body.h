@@ -38,6 +38,7 @@ class ClientBody {
   /// `params`: raw JSON of kv_transfer_params; empty: the decoder prefills by itself.
   std::string for_decode(std::string_view params) const;
   bool stream() const { return members_.is_true("stream"); }
+  bool has_messages() const { return members_.find("messages").has_value(); }
   /// Length of what the client sent: the measure of the load scores.
   std::size_t num_bytes() const { return num_bytes_; }
 
