@@ -26,7 +26,7 @@ struct ServerShared {
       : executor(io), limits(bounds), connections_changed(io) {}
 
   std::string error_text(int status, std::string_view message) const;
-  /// Handler of a request; a 404 or 405 answer if there is none. HEAD is answered by GET's handler.
+  /// Handler of a request; else what the gate, or a 404 or 405, answers. HEAD is answered by GET's handler.
   const Handler* find(const HttpRequest& request, HttpResponse& refusal) const;
 
   boost::asio::any_io_executor executor;

@@ -107,12 +107,22 @@ class Uds(unittest.TestCase):
     def test_it_stands_for_host_and_port(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "tandem.sock")
-            server = UnixSocket("uds", ["serve", "m", *STUB, "--threads", "1", "--uds", path], path)
+            server = UnixSocket("uds", ["serve", "m", *STUB, "--threads", "1", "--uds", path, "--served-model-name", "first",
+                                        "second", "--override-generation-config.max_new_tokens", "5"], path)
             self.addCleanup(server.stop)
             server.wait_ready()
-            self.assertEqual(server.complete("Hello", max_tokens=3)["usage"]["completion_tokens"], 3)
-            self.assertEqual(len(list(server.stream("/v1/completions", {"prompt": "a", "max_tokens": 3}))), 3)
+            self.assertEqual(server.complete("Hello", max_tokens=3, ignore_eos=True)["usage"]["completion_tokens"], 3)
+            self.assertEqual(len(list(server.stream("/v1/completions", {"prompt": "a", "max_tokens": 3,
+                                                                             "ignore_eos": True}))), 3)
             self.assertIn(f"unix:{path}", server.log())
+            # Two names, the first of which is shown; max_new_tokens is a limit for all requests, as in vLLM.
+            status, answer = server.post("/v1/chat/completions", {"model": "second", "messages": CHAT["messages"],
+                                                                  "ignore_eos": True})
+            self.assertEqual((status, answer["model"], answer["usage"]["completion_tokens"]), (200, "first", 5))
+            status, answer = server.post("/v1/chat/completions", {**CHAT, "max_tokens": 7, "ignore_eos": True})
+            self.assertEqual(answer["usage"]["completion_tokens"], 5)
+            self.assertEqual([card["id"] for card in json.loads(server.get("/v1/models")[1])["data"]], ["first", "second"])
+            self.assertEqual(server.metric("vllm:generation_tokens_total", model_name="first"), 3 + 3 + 5 + 5)
             server.stop()
             self.assertFalse(os.path.exists(path))
 
@@ -163,10 +173,11 @@ class KeysAndTls(unittest.TestCase):
 
     def test_answers_come_through_both_ways(self):
         for p, d, proxy in self.deployments:
-            status, answer = proxy.post("/v1/completions", {"prompt": "Hello there", "max_tokens": 5}, self.KEY)
+            status, answer = proxy.post("/v1/completions", {"prompt": "Hello there", "max_tokens": 5,
+                                                                "ignore_eos": True}, self.KEY)
             self.assertEqual(status, 200, answer)
             self.assertEqual(answer["usage"]["completion_tokens"], 5)
-            events = list(proxy.stream("/v1/chat/completions", CHAT, self.KEY))
+            events = list(proxy.stream("/v1/chat/completions", {**CHAT, "ignore_eos": True}, self.KEY))
             self.assertGreater(len(events), 3)
             # The KV came from the prefiller: it is not that the decoder helped itself.
             self.assertEqual(self.instance_metric(d, 'tandem:prompt_tokens_by_source_total', 'source="received"') > 0, True)
