@@ -8,7 +8,7 @@
 
 namespace tandem::test {
 
-Pem make_certificate(const std::string& name) {
+Pem make_certificate(const std::string& name, const std::string& hosts) {
   EVP_PKEY* key = EVP_RSA_gen(2048U);
   X509* certificate = X509_new();
   X509_set_version(certificate, 2);
@@ -20,7 +20,7 @@ Pem make_certificate(const std::string& name) {
   X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
                              0);
   X509_set_issuer_name(certificate, subject);
-  X509_EXTENSION* names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
+  X509_EXTENSION* names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, hosts.c_str());
   X509_add_ext(certificate, names, -1);
   X509_EXTENSION_free(names);
   X509_sign(certificate, key, EVP_sha256());

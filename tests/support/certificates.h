@@ -10,7 +10,7 @@ struct Pem {
   std::string certificate, key;  ///< files
 };
 
-/// A certificate for localhost and 127.0.0.1 that signs itself, valid for an hour; files in the test's folder.
-Pem make_certificate(const std::string& name);
+/// A certificate for these hosts that signs itself, valid for an hour; files in the test's folder.
+Pem make_certificate(const std::string& name, const std::string& hosts = "DNS:localhost,IP:127.0.0.1");
 
 }  // namespace tandem::test

@@ -137,10 +137,16 @@ TEST_F(TlsClientTest, TakesServersWhoseCertificateIsForTheHostAndSignedByTheCa) 
   ASSERT_TRUE(start({server_pem_.certificate, server_pem_.key, "", false}));
   EXPECT_EQ(ask({server_pem_.certificate, "", ""}), std::string(100'000, 'y'));
   EXPECT_EQ(ask({server_pem_.certificate, "", ""}, "localhost"), std::string(100'000, 'y'));
-  EXPECT_THAT(ask({server_pem_.certificate, "", ""}, "127.0.0.2"), HasSubstr("no TLS connection"));
   EXPECT_THAT(ask({make_certificate("another-ca").certificate, "", ""}), HasSubstr("no TLS connection"));
   EXPECT_THAT(ask({"", "", ""}), HasSubstr("no TLS connection"));
   EXPECT_THAT(ask({"/nowhere.pem", "", ""}), HasSubstr("/nowhere.pem"));
+}
+
+TEST_F(TlsClientTest, RefusesACertificateForAnotherHost) {
+  const Pem elsewhere = make_certificate("elsewhere", "DNS:elsewhere,IP:127.0.0.2");
+  ASSERT_TRUE(start({elsewhere.certificate, elsewhere.key, "", false}));
+  EXPECT_THAT(ask({elsewhere.certificate, "", ""}), HasSubstr("no TLS connection"));
+  EXPECT_THAT(ask({elsewhere.certificate, "", ""}, "localhost"), HasSubstr("no TLS connection"));
 }
 
 TEST_F(TlsClientTest, ShowsItsOwnCertificate) {
