@@ -11,12 +11,6 @@
 #include "proxy/proxy_server.h"
 
 namespace tandem::app {
-namespace {
-
-constexpr std::chrono::milliseconds kDrain{2000};
-
-}  // namespace
-
 Result<void> run_proxy(const config::ProxyConfig& config) {
   boost::asio::io_context io(1);
   boost::asio::signal_set signals(io, SIGINT, SIGTERM);
@@ -30,8 +24,10 @@ Result<void> run_proxy(const config::ProxyConfig& config) {
   log::info("Application startup complete.");
   signals.async_wait([](const boost::system::error_code&, int) {});
   io.run();
-  log::info("stopping");
-  server.stop(kDrain);
+  signals.clear();  // who asks twice does not want to wait: the next signal ends the process
+  log::info("stopping; running requests have {} s to finish, a second signal ends them",
+            std::chrono::duration_cast<std::chrono::seconds>(config.shutdown_timeout).count());
+  server.stop(config.shutdown_timeout);
   return {};
 }
 

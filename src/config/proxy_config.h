@@ -44,6 +44,7 @@ struct ProxyConfig {
   std::chrono::milliseconds prefill_timeout{600'000};        ///< whole prefill answer
   std::chrono::milliseconds first_byte_timeout{600'000};     ///< decode: until the head of the answer
   std::chrono::milliseconds stream_idle_timeout{300'000};    ///< decode: between two pieces
+  std::chrono::milliseconds shutdown_timeout{25'000};        ///< for running requests after SIGTERM
   int max_inflight = 4096;                                   ///< over it: 503 with Retry-After
   int max_waiting_retries = 3;                               ///< readiness probes of an added instance
   std::chrono::milliseconds waiting_retry_interval{10'000};  ///< between two of them

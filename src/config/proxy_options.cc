@@ -144,6 +144,8 @@ ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
             milliseconds_into(config_.first_byte_timeout));
   flags.one("--stream-idle-timeout", "TIME", "between two pieces of a decoder's answer", "300s",
             milliseconds_into(config_.stream_idle_timeout));
+  flags.one("--shutdown-timeout", "TIME", "for running requests to finish after SIGTERM", "25s",
+            milliseconds_into(config_.shutdown_timeout));
   flags.one("--max-inflight", "N", "requests at once; over it 503 with Retry-After", "4096",
             integer_into(config_.max_inflight, 1, 1 << 20));
   flags.one("--max-waiting-retries", "N", "readiness probes of an instance that is added at run time", "3",

@@ -144,6 +144,20 @@ net::Task<void> healthcheck(Context context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
+/// Of those that answer: why none of them can serve a request together; empty if two can.
+std::string_view what_is_missing(const std::vector<std::shared_ptr<Instance>>& prefillers,
+                                 const std::vector<std::shared_ptr<Instance>>& decoders) {
+  if (prefillers.empty()) return "no prefiller answers";
+  if (decoders.empty()) return "no decoder answers";
+  for (const auto& prefiller : prefillers) {
+    for (const auto& decoder : decoders) {
+      const bool known = prefiller->connector && decoder->connector;
+      if (!known || prefiller->connector == decoder->connector) return "";
+    }
+  }
+  return "no prefiller has the connector of a decoder";
+}
+
 net::Task<void> health(Context context, ExchangePtr exchange) {
   const auto instances = all_instances(*context);
   std::vector<WholeAnswer> answers;
@@ -151,21 +165,23 @@ net::Task<void> health(Context context, ExchangePtr exchange) {
     net::ClientRequest probe("GET", "/health");
     answers = co_await ask_all(context, instances, std::move(probe), kHealthTimeout);
   }
-  bool up[2] = {false, false};
+  std::vector<std::shared_ptr<Instance>> prefillers;
+  std::vector<std::shared_ptr<Instance>> decoders;
   std::vector<std::string> problems;
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    const bool good = answers[i].status >= 200 && answers[i].status < 300;
-    auto& role_up = up[static_cast<std::size_t>(instances[i]->role)];
-    role_up = role_up || good;
-    if (!good) problems.push_back(fmt::format("{} {}", role_name(instances[i]->role), answers[i].problem));
+    const auto& instance = instances[i];
+    if (answers[i].status >= 200 && answers[i].status < 300) {
+      (instance->role == Role::kPrefill ? prefillers : decoders).push_back(instance);
+    } else {
+      problems.push_back(fmt::format("{} {}", role_name(instance->role), answers[i].problem));
+    }
   }
+  const std::string_view missing = what_is_missing(prefillers, decoders);
   net::HttpResponse response(200, "application/json", "");
   if (context->stopping) {
     response = error_response(503, "the proxy is stopping");
-  } else if (!up[0] || !up[1]) {
-    response =
-        error_response(503, fmt::format("not ready, {}: {}", up[0] ? "no decoder answers" : "no prefiller answers",
-                                        fmt::join(problems, "; ")));
+  } else if (!missing.empty()) {
+    response = error_response(503, fmt::format("not ready, {}: {}", missing, fmt::join(problems, "; ")));
   }
   (void)co_await exchange->respond(std::move(response));
 }
@@ -228,13 +244,13 @@ net::Task<void> any_instance(Context context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
-net::Task<void> load(Context context, ExchangePtr exchange) {
-  net::HttpResponse response(200, "application/json", fmt::format(R"({{"server_load":{}}})", context->inflight));
+net::Task<void> version(Context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", fmt::format(R"({{"version":"{}"}})", config::version()));
   (void)co_await exchange->respond(std::move(response));
 }
 
-net::Task<void> version(Context, ExchangePtr exchange) {
-  net::HttpResponse response(200, "application/json", fmt::format(R"({{"version":"{}"}})", config::version()));
+net::Task<void> load(Context context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", fmt::format(R"({{"server_load":{}}})", context->inflight));
   (void)co_await exchange->respond(std::move(response));
 }
 
@@ -253,13 +269,13 @@ void add_endpoints(net::HttpServer& server, const Context& context) {
   add("GET", "/v1/models", models);
   add("GET", "/healthcheck", healthcheck);
   add("GET", "/health", health);
+  add("GET", "/ping", health);
+  add("POST", "/ping", health);
+  add("GET", "/load", load);
   add("GET", "/version", version);
   add("GET", "/metrics", metrics);
   add("POST", "/reset_prefix_cache", reset_prefix_cache);
   add("GET", "/metrics/", metrics);
-  add("GET", "/ping", health);
-  add("POST", "/ping", health);
-  add("GET", "/load", load);
   for (const char* path : {"/tokenizer_info", "/server_info", "/is_sleeping", "/openapi.json", "/docs", "/redoc"})
     add("GET", path, any_instance);
   for (const char* path :

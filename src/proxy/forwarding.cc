@@ -21,6 +21,8 @@ std::string_view error_type(int status) {
       return "RequestTimeoutError";
     case 413:
       return "RequestTooLargeError";
+    case 429:
+      return "TooManyRequestsError";
     case 502:
       return "BadGatewayError";
     case 503:
@@ -37,7 +39,6 @@ std::string_view error_type(int status) {
 net::Headers backend_headers(const net::Headers& client, std::string_view request_id,
                              const config::ProxyConfig& config) {
   net::Headers headers = net::request_headers(client);
-  headers.set("content-type", "application/json");
   headers.set("x-request-id", std::string(request_id));
   if (!config.instance_api_key.empty())
     headers.set("authorization", fmt::format("Bearer {}", config.instance_api_key));

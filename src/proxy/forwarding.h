@@ -11,8 +11,9 @@
 namespace tandem::proxy {
 
 /// The client's headers for a backend: without hop-by-hop fields (and those that Connection names), Host,
-/// Content-Length, Expect and Accept-Encoding. Content-Type is JSON, X-Request-Id is the attempt's. The client's own
-/// Authorization stays, unless there is an instance_api_key; without one the fallback_api_key is sent, if there is one.
+/// Content-Length, Expect and Accept-Encoding. X-Request-Id is the attempt's. The client's own Content-Type (instances
+/// refuse what is not JSON) stays, and its Authorization unless there is an instance_api_key; without one the
+/// fallback_api_key is sent, if there is one.
 net::Headers backend_headers(const net::Headers& client, std::string_view request_id,
                              const config::ProxyConfig& config);
 

@@ -100,13 +100,12 @@ std::shared_ptr<Instance> InstanceBoard::make(Role role, const net::Endpoint& en
 std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector> wanted, const Tried& tried,
                                               TimePoint now) const {
   const auto rank = [&](const Instance& instance) {
-    const auto tries = tried.find(instance.ordinal);
-    return std::tuple(tries == tried.end() ? 0 : tries->second, instance.avoid_until > now, instance.priority(),
-                      instance.ordinal);
+    return std::tuple(tried.times(instance), instance.avoid_until > now, instance.priority(), instance.ordinal);
   };
   std::shared_ptr<Instance> best;
   for (const auto& instance : of(role)) {
     if (wanted && instance->connector && instance->connector != wanted) continue;
+    if (tried.spent(*instance)) continue;
     if (!best || rank(*instance) < rank(*best)) best = instance;
   }
   return best;
@@ -115,7 +114,7 @@ std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector
 std::shared_ptr<Instance> InstanceBoard::choose(Role role, std::optional<Connector> wanted, Tried& tried,
                                                 TimePoint now) const {
   auto instance = best(role, wanted, tried, now);
-  if (instance) ++tried[instance->ordinal];
+  if (instance) tried.count(*instance);
   return instance;
 }
 

@@ -77,8 +77,22 @@ class LoadShare {
   std::int64_t kv_ = 0;
 };
 
-/// How often a request has tried each instance, by ordinal.
-using Tried = std::map<std::size_t, int>;
+/// What one request has tried, by ordinal.
+class Tried {
+ public:
+  int times(const Instance& instance) const {
+    const auto found = times_.find(instance.ordinal);
+    return found == times_.end() ? 0 : found->second;
+  }
+  void count(const Instance& instance) { ++times_[instance.ordinal]; }
+  /// It had the request and failed: what brought it down once is not given to it again.
+  void spend(const Instance& instance) { times_[instance.ordinal] = kSpent; }
+  bool spent(const Instance& instance) const { return times(instance) == kSpent; }
+
+ private:
+  static constexpr int kSpent = 1 << 30;
+  std::map<std::size_t, int> times_;
+};
 
 class InstanceBoard {
  public:
@@ -90,7 +104,8 @@ class InstanceBoard {
     return role == Role::kPrefill ? prefillers_ : decoders_;
   }
   /// The one to ask: least tried by this request first, then not failed lately, then least loaded, then added first.
-  /// Null if the role has none whose connector is, or may be, the one wanted (nullopt: any).
+  /// Null if the role has none whose connector is, or may be, the one wanted (nullopt: any), or the request has spent
+  /// them all.
   std::shared_ptr<Instance> best(Role role, std::optional<Connector> wanted, const Tried& tried, TimePoint now) const;
   /// The same, and counts the try.
   std::shared_ptr<Instance> choose(Role role, std::optional<Connector> wanted, Tried& tried, TimePoint now) const;
@@ -109,7 +124,7 @@ class InstanceBoard {
   static LoadShare take_prefill(const std::shared_ptr<Instance>& instance, std::size_t body_bytes);
   static LoadShare take_decode(const std::shared_ptr<Instance>& instance, std::size_t body_bytes);
 
-  /// Unreachable, broken or 5xx: avoided for a second, doubling to thirty. Overload (503) is no failure.
+  /// Unreachable, broken or 5xx: avoided for a second, doubling to thirty. Overload (429, 503) is no failure.
   static void failed(Instance& instance, TimePoint now);
   static void succeeded(Instance& instance);
 

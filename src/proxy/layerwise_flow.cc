@@ -59,7 +59,7 @@ net::Task<Next> LayerwiseFlow::round() {
   if (completion.cancel().cancelled()) co_return completion.client_left("before decode");
   if (url.empty()) {
     const Status unreachable(Code::kUnavailable, fmt::format("{}: cannot be reached", decoder->name), Scope::kPeer);
-    co_return completion.failed(*decoder, unreachable);
+    co_return completion.failed(*decoder, unreachable, tried_decoders_);
   }
   if (!completion.context().config.api_keys.empty()) url += "?key=" + completion.context().metaserver_token;
   const auto deliveries = std::make_shared<Deliveries>(completion_, decoder->is_tandem);

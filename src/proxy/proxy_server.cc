@@ -58,20 +58,32 @@ void warn_of_local_address(const config::ProxyConfig& config) {
   }
 }
 
-/// Ends requests, then gives the releases of their leases a moment to be said.
-net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer* server,
-                          std::chrono::milliseconds drain) {
-  constexpr std::chrono::seconds kReleases{4};
+net::Task<void> wait_while(std::shared_ptr<ProxyContext> context, std::chrono::milliseconds limit,
+                           bool (*busy)(const ProxyContext&)) {
   constexpr std::chrono::milliseconds kLook{5};
-  context->stopping = true;
-  context->watch.stop();
-  co_await server->stop(drain);
   asio::steady_timer timer(context->executor);
-  const auto deadline = std::chrono::steady_clock::now() + kReleases;
-  while ((context->releases_in_flight > 0 || context->watch.active()) && std::chrono::steady_clock::now() < deadline) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (busy(*context) && std::chrono::steady_clock::now() < deadline) {
     timer.expires_after(kLook);
     co_await timer.async_wait(asio::use_awaitable);
   }
+}
+
+bool requests_run(const ProxyContext& context) { return context.inflight > 0; }
+bool words_remain(const ProxyContext& context) { return context.releases_in_flight > 0 || context.watch.active(); }
+
+/// From here on the proxy is not ready and takes no request, but it still listens while those that it has may finish:
+/// who asks is told so, and decoders can post where their KV shall go. Then it ends what is left, and gives the
+/// releases of leases a moment to be said.
+net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer* server,
+                          std::chrono::milliseconds drain) {
+  constexpr std::chrono::seconds kReleases{4};
+  constexpr std::chrono::milliseconds kLastBytes{100};
+  context->stopping = true;
+  co_await wait_while(context, drain, requests_run);
+  context->watch.stop();
+  co_await server->stop(kLastBytes);
+  co_await wait_while(context, kReleases, words_remain);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class ProxyServer {
 
   /// Listens and serves. Returns the port (of use with port 0); an error names address and reason.
   Result<std::uint16_t> start();
-  /// /health turns 503, new connections are refused, running requests may end within `drain`; then all is closed.
+  /// /health turns 503, new requests are refused with 503, running ones may end within `drain`; then all is closed.
   /// Blocks until done; harmless when not started or called twice.
   void stop(std::chrono::milliseconds drain);
 

@@ -421,6 +421,7 @@ TEST(ProxyFlags, AllSpellings) {
   EXPECT_EQ(defaults.decoders.at(0).port, 8002);
   EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--log-level", "DEBUG"}).log_level, "debug");
   EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--connect-timeout", "250ms"}).connect_timeout.count(), 250);
+  EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--shutdown-timeout", "90s"}).shutdown_timeout.count(), 90'000);
   EXPECT_EQ(defaults.connector, ProxyConnector::kAuto);
   const auto layerwise = parse_as<ProxyConfig>({"proxy", "--connector", "layerwise", "--metaserver-url",
                                                 "http://gateway:80/v1/metaserver", "--waiting-retry-interval", "0.5"});
