@@ -48,14 +48,6 @@ void ServeOptions::add_logging(FlagList& flags) {
   flags.toggle("--disable-uvicorn-access-log", "no line for each HTTP request", no_access_log_);
 }
 
-void ServeOptions::add_accepted_logging(FlagList& flags) {
-  flags.ignored("--disable-log-requests", Arity::kNone,
-                "requests are not logged unless --enable-log-requests is given");
-  flags.ignored("--log-config-file", Arity::kOne, "it configures Python's logging; see --log-level");
-  flags.ignored("--log-error-stack", Arity::kNone, "errors are one line here");
-  flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
-}
-
 Result<void> ServeOptions::finish_logging(const Environment& environment) {
   // An empty variable is as good as none.
   const auto variable = [&](const char* name) -> std::optional<std::string> {
