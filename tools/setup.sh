@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 build_packages=(g++ cmake ninja-build ccache pkg-config libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev
   libfmt-dev prometheus-cpp-dev libyaml-cpp-dev libssl-dev libxxhash-dev)
-test_packages=(libgtest-dev libgmock-dev python3 curl iproute2)
+test_packages=(libgtest-dev libgmock-dev python3 curl iproute2 openssl)
 lint_packages=(clang-19 clang-tidy-19 clang-format-19 python3)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 bench_packages=(libbenchmark-dev libdnnl-dev python3 iperf3 iproute2)

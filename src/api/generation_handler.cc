@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 
 #include "api/answer.h"
 #include "api/aside.h"
@@ -50,7 +51,7 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     if (k == 0 && prompt < job.kv.push_to.size()) request.push_to = job.kv.push_to[prompt];
     if (k == 0 && job.kv.metaserver) {
       const net::HttpUrl& url = *job.kv.metaserver;
-      request.metaserver = engine::Metaserver{url.endpoint.host, url.endpoint.port, url.target,
+      request.metaserver = engine::Metaserver{url.endpoint.host, url.endpoint.port, url.endpoint.tls, url.target,
                                               job.chat ? job.id : fmt::format("{}-{}", job.id, prompt)};
     }
     request.traceparent = job.traceparent;
@@ -231,8 +232,19 @@ class Answering : public std::enable_shared_from_this<Answering> {
   std::unique_ptr<Generation> generation_;
 };
 
-Outcome<Job> prepare(Context& context, const net::HttpRequest& request, bool chat) {
-  return chat ? prepare_chat(context, request) : prepare_completion(context, request);
+Outcome<GenerationKind> kind_of_body(const net::HttpRequest& request) {
+  TANDEM_ASSIGN(const boost::json::object body, read_json_body(request));
+  if (body.contains("messages")) return GenerationKind::kChat;
+  if (body.contains("prompt")) return GenerationKind::kCompletion;
+  return bad_request(
+      "Cannot find suitable handler for request. Expected one of: a chat (with messages), a completion (with prompt)");
+}
+
+Outcome<Job> prepare(Context& context, const net::HttpRequest& request, GenerationKind kind) {
+  if (kind == GenerationKind::kByShape) {
+    TANDEM_ASSIGN(kind, kind_of_body(request));
+  }
+  return kind == GenerationKind::kChat ? prepare_chat(context, request) : prepare_completion(context, request);
 }
 
 using GrammarPtr = std::shared_ptr<const text::Grammar>;
@@ -254,15 +266,15 @@ net::Task<std::optional<Refusal>> compile_constraint(ContextPtr context, Exchang
 
 }  // namespace
 
-net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool chat) {
+net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, GenerationKind kind) {
   const auto received = std::chrono::steady_clock::now();
   const net::HttpRequest& request = exchange->request();
   std::shared_ptr<Outcome<Job>> job;
   if (request.body.size() < kLargeBodyBytes) {
-    job = std::make_shared<Outcome<Job>>(prepare(*context, request, chat));
+    job = std::make_shared<Outcome<Job>>(prepare(*context, request, kind));
   } else {
     std::function<Outcome<Job>()> work = [raw = context.get(), copy = std::make_shared<net::HttpRequest>(request),
-                                          chat] { return prepare(*raw, *copy, chat); };
+                                          kind] { return prepare(*raw, *copy, kind); };
     job = co_await run_aside<Job>(context, exchange->executor(), std::move(work));
   }
   std::optional<Refusal> refusal;

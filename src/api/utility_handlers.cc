@@ -44,7 +44,7 @@ std::string models_json(Context& context) {
 
 Outcome<std::string> tokenize_json(const Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  const Fields body(object);
+  const Fields body(object, tokenize_schema());
   TANDEM_TRY(check_model(context, body));
   std::string text;
   const bool is_prompt = body.has("prompt");
@@ -76,7 +76,7 @@ Outcome<std::string> tokenize_json(const Context& context, const net::HttpReques
 
 Outcome<std::string> detokenize_json(const Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  const Fields body(object);
+  const Fields body(object, detokenize_schema());
   TANDEM_TRY(check_model(context, body));
   TANDEM_ASSIGN(const auto ids, body.token_ids("tokens"));
   if (!ids) return validation_error("missing", "tokens", "Field required");
@@ -95,7 +95,7 @@ Outcome<std::string> detokenize_json(const Context& context, const net::HttpRequ
 /// X-Request-Id carried. True if there was one.
 Outcome<std::string> release_json(const Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  TANDEM_ASSIGN(const KvParams params, read_kv_params(Fields(object)));
+  TANDEM_ASSIGN(const KvParams params, read_kv_params(Fields(object, release_schema())));
   bool released = false;
   for (const auto& handover : params.remote_prefill) {
     if (!handover || !context.produces_kv()) continue;
@@ -198,7 +198,9 @@ net::Task<void> handle_version(ContextPtr context, ExchangePtr exchange) {
 }
 
 net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange) {
-  net::HttpResponse response(200, "application/json", fmt::format(R"({{"server_load":{}}})", context->in_flight));
+  net::HttpResponse response(
+      200, "application/json",
+      fmt::format(R"({{"server_load":{}}})", context->config.server_load_tracking ? context->in_flight : 0));
   co_await send(context, exchange, std::move(response));
 }
 

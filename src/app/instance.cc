@@ -22,6 +22,7 @@
 #include "model/expert_placement.h"
 #include "model/hf_metadata.h"
 #include "model/weights.h"
+#include "net/tls.h"
 #include "obs/process_metrics.h"
 #include "worker/model_worker.h"
 #include "worker/stub_worker.h"
@@ -165,9 +166,11 @@ std::string advertised_host(const config::ServeConfig& config) {
 
 Instance::Instance(const config::ServeConfig& config)
     : config_(config),
-      metrics_(obs::Labels{{"engine", std::to_string(config.data_parallel.start_rank)},
-                           {"model_name", config.served_model_names.front()}},
-               config.disable_log_stats ? "vllm:" : "") {
+      metrics_(
+          obs::Labels{
+              {"engine", std::to_string(config.data_parallel.external_rank.value_or(config.data_parallel.start_rank))},
+              {"model_name", config.served_model_names.front()}},
+          config.disable_log_stats ? "vllm:" : "") {
   // Behind the first process of an instance it is that one that is measured: two processes have no common start time.
   if (!config.data_parallel.headless) obs::add_process_metrics(metrics_);
 }
@@ -288,7 +291,12 @@ Result<void> Instance::start_transfer() {
                     .connector = kv.connector,
                     .role = std::string(config::kv_role_name(kv.role)),
                     .incarnation = transfer_->incarnation()};
-  if (kv.receives()) announcer_ = api::start_metaserver_client(api::MetaserverOptions{});
+  if (kv.receives()) {
+    api::MetaserverOptions metaservers;
+    const config::ClientTls& tls = config_.kv_metaserver_tls;
+    TANDEM_ASSIGN(metaservers.tls, net::make_tls_client_context({tls.ca_certs, tls.certfile, tls.keyfile}));
+    announcer_ = api::start_metaserver_client(metaservers);
+  }
   const std::string where = kv.listens() ? fmt::format(", at {}:{}", options.advertised_host, transfer_->port()) : "";
   log::info("KV transfer: {} as {}, engine_id {}{}", kv.connector, config::kv_role_name(kv.role), options.engine_id,
             where);
@@ -342,6 +350,7 @@ api::ServiceParts Instance::service_parts() {
   parts.metrics = &metrics_;
   parts.defaults = sampling_defaults();
   parts.vocab_size = worker_->vocab_size();
+  parts.tokenizer_config = text_.tokenizer_config;
   parts.transfer = transfer_info_;
   parts.transfer.tp_size = config_.tensor_parallel_size;
   if (processes_ && config_.data_parallel.headless)

@@ -35,9 +35,10 @@ constexpr std::string_view kRead[] = {"OMP_NUM_THREADS",
                                       "VLLM_HOST_IP",
                                       "VLLM_API_KEY",
                                       "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+                                      "VLLM_SERVER_DEV_MODE",
+                                      "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
                                       "VLLM_LOGGING_LEVEL",
                                       "VLLM_LOG_STATS_INTERVAL",
-                                      "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
                                       "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"};
 constexpr std::string_view kReadForAddress[] = {"HCCL_IF_IP", "HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
                                                 "TP_SOCKET_IFNAME"};

@@ -48,14 +48,6 @@ void ServeOptions::add_logging(FlagList& flags) {
   flags.toggle("--disable-uvicorn-access-log", "no line for each HTTP request", no_access_log_);
 }
 
-void ServeOptions::add_accepted_logging(FlagList& flags) {
-  flags.ignored("--disable-log-requests", Arity::kNone,
-                "requests are not logged unless --enable-log-requests is given");
-  flags.ignored("--log-config-file", Arity::kOne, "it configures Python's logging; see --log-level");
-  flags.ignored("--log-error-stack", Arity::kNone, "errors are one line here");
-  flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
-}
-
 Result<void> ServeOptions::finish_logging(const Environment& environment) {
   // An empty variable is as good as none.
   const auto variable = [&](const char* name) -> std::optional<std::string> {
@@ -81,8 +73,6 @@ Result<void> ServeOptions::finish_logging(const Environment& environment) {
   config_.access_log = !no_access_log_ && http_log_level_ != "warning" && http_log_level_ != "error";
   TANDEM_ASSIGN(const auto interval, number("VLLM_LOG_STATS_INTERVAL", 0, false, 86'400));
   if (interval) config_.log_stats_interval = std::chrono::milliseconds(std::max(1L, std::lround(*interval * 1e3)));
-  TANDEM_ASSIGN(const auto idle, number("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 0, false, 86'400));
-  if (idle) config_.http_keep_alive = std::chrono::seconds(std::max(1L, std::lround(*idle)));
   config_.keep_alive_on_engine_death = variable("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH").value_or("0") != "0";
   return {};
 }

@@ -71,6 +71,7 @@ struct ChoiceGroup {
 struct Metaserver {
   std::string host;
   std::uint16_t port = 0;
+  bool tls = false;        ///< https
   std::string target;      ///< path and query
   std::string request_id;  ///< by which the metaserver knows the request: "cmpl-...-0", "chatcmpl-..."
 };

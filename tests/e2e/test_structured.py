@@ -227,14 +227,18 @@ class Thoughts(unittest.TestCase):
         text = plain.post(CHAT, body(max_tokens=12))[1]["choices"][0]["message"]["content"]
         pair = tandem.Pair(*FLAGS, "--reasoning-parser", "qwen3")
         self.addCleanup(pair.stop)
+        usages = []
         for process in (pair.decode, pair.proxy):
             for thinking, field in ((True, "reasoning"), (False, "content")):
                 request = body(max_tokens=12, chat_template_kwargs={"enable_thinking": thinking})
-                message = process.post(CHAT, request)[1]["choices"][0]["message"]
+                answer = process.post(CHAT, request)[1]
+                message = answer["choices"][0]["message"]
                 self.assertEqual(message[field], text)
+                usages.append(answer["usage"])
                 self.assertEqual(message["content" if thinking else "reasoning_content"], None)
                 streamed, _ = joined(process.stream(CHAT, request))
                 self.assertEqual(streamed[field], text)
+        self.assertEqual(usages[:2], usages[2:], "direct and through the proxy")
         status, answer = pair.proxy.post(CHAT, body(guided_regex="a"))
         self.assertEqual(status, 400)
         self.assertIn("</think>", answer["error"]["message"])

@@ -444,6 +444,8 @@ TEST_F(ServiceTest, KeysLockWhatVllmLocksAndWhatChangesState) {
   EXPECT_EQ(status_of(get("/v1/models")), 401);
   EXPECT_EQ(status_of(get("/reset_prefix_cache", "POST")), 401);
   EXPECT_EQ(status_of(get("/tandem/release", "POST")), 401);
+  EXPECT_EQ(status_of(get("/v1/nope")), 401);
+  EXPECT_EQ(status_of(ask("/invocations", body)), 401);
   EXPECT_EQ(engine_.num_resets, 0);
   for (const char* open : {"/health", "/metrics", "/version", "/load"}) EXPECT_EQ(status_of(get(open)), 200) << open;
   EXPECT_EQ(status_of(get("/v1/models", "OPTIONS")), 200);
