@@ -117,13 +117,13 @@ void install_starting(net::HttpServer& server, const config::ServeConfig& config
   }
 }
 
-void Service::log_routes(const config::ServeConfig& config) {
-  log::info("Available routes are:");
+void Service::log_routes() const {
   std::map<std::string_view, std::string> methods;
-  for (const Route& route : routes_of(config)) {
+  for (const Route& route : routes_of(context_->config)) {
     std::string& list = methods[route.path];
     list += (list.empty() ? "" : ", ") + std::string(route.method);
   }
+  log::info("Available routes are:");
   for (const auto& [path, list] : methods) log::info("Route: {}, Methods: {}", path, list);
 }
 

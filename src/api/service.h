@@ -18,7 +18,7 @@ class Service {
   /// Adds the routes. Handlers share the context, so they may outlive the service, but not the engine.
   void install(net::HttpServer& server);
   /// The list of routes as vLLM writes it when it starts: scripts look for it.
-  static void log_routes(const config::ServeConfig& config);
+  void log_routes() const;
   /// A process of the instance came or went (ServiceParts::instance_view). On the server's thread.
   void instance_changed();
 

@@ -91,7 +91,7 @@ class ServeSession {
   void make_server() {
     net::ServerLimits limits;
     limits.max_body_bytes = kMaxBodyBytes;
-    limits.keep_alive_timeout = config_.http_keep_alive;
+    limits.keep_alive_timeout = config_.keep_alive;
     server_ = net::HttpServer::create(io_.get_executor(), limits);
   }
 
@@ -179,16 +179,15 @@ class ServeSession {
     watch_health();
     const bool headless = config_.data_parallel.headless;
     const std::string host = config_.host.empty() ? "0.0.0.0" : config_.host;
-    const std::string where = config_.uds.empty()
-                                  ? fmt::format("{}://{}:{}", config_.tls.on() && !headless ? "https" : "http", host,
-                                                listening_port_)
-                                  : "unix:" + config_.uds;
     if (headless) {
-      log::info("Starting Tandem internal API server on {}", where);
+      log::info("Starting Tandem internal API server on http://{}:{}", host, listening_port_);
     } else {
       // Scripts look for these lines, so they are vLLM's.
+      const std::string where =
+          config_.uds.empty() ? fmt::format("{}://{}:{}", config_.tls.on() ? "https" : "http", host, listening_port_)
+                              : "unix:" + config_.uds;
       log::info("Starting vLLM API server 0 on {}", where);
-      api::Service::log_routes(config_);
+      service_->log_routes();
     }
     log::info("Application startup complete.");
   }

@@ -136,6 +136,7 @@ struct ServeConfig {
   std::uint16_t port = 8000;
   std::vector<std::string> api_keys;    ///< --api-key or VLLM_API_KEY; empty: the server is open
   std::string uds;                      ///< path of a Unix socket, which stands for host and port
+  std::chrono::seconds keep_alive{75};  ///< idle connections; VLLM_HTTP_TIMEOUT_KEEP_ALIVE
   ServerTls tls;
   bool dev_mode = false;              ///< VLLM_SERVER_DEV_MODE=1: endpoints that tell of, and change, the inside
   bool server_load_tracking = false;  ///< /load counts; else it says 0
@@ -158,9 +159,8 @@ struct ServeConfig {
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
   bool enable_request_id_headers = false;
-  std::int32_t max_logprobs = 20;            ///< -1: no limit
-  std::chrono::seconds http_keep_alive{75};  ///< idle between requests; VLLM_HTTP_TIMEOUT_KEEP_ALIVE
-  bool keep_alive_on_engine_death = false;   ///< VLLM_KEEP_ALIVE_ON_ENGINE_DEATH=1: answer 503 and 500 until stopped
+  std::int32_t max_logprobs = 20;           ///< -1: no limit
+  bool keep_alive_on_engine_death = false;  ///< VLLM_KEEP_ALIVE_ON_ENGINE_DEATH=1: answer 503 and 500 until stopped
 
   // Logging and metrics.
   bool enable_log_requests = false;

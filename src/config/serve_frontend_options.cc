@@ -147,6 +147,11 @@ Result<void> ServeOptions::finish_frontend(const Environment& environment) {
   std::erase(config_.api_keys, "");
   TANDEM_TRY(finish_server_tls(config_.tls));
   config_.dev_mode = environment("VLLM_SERVER_DEV_MODE").value_or("0") == "1";
+  if (const auto idle = environment("VLLM_HTTP_TIMEOUT_KEEP_ALIVE"); idle && !idle->empty()) {
+    const auto seconds = parse_integer(*idle, 1, 86'400);
+    if (!seconds) return seconds.error().context("environment variable VLLM_HTTP_TIMEOUT_KEEP_ALIVE");
+    config_.keep_alive = std::chrono::seconds(*seconds);
+  }
   while (config_.root_path.ends_with('/')) config_.root_path.pop_back();
   if (!config_.root_path.empty() && !config_.root_path.starts_with('/'))
     return invalid("argument --root-path: " + config_.root_path + " does not begin with a slash");

@@ -73,8 +73,6 @@ Result<void> ServeOptions::finish_logging(const Environment& environment) {
   config_.access_log = !no_access_log_ && http_log_level_ != "warning" && http_log_level_ != "error";
   TANDEM_ASSIGN(const auto interval, number("VLLM_LOG_STATS_INTERVAL", 0, false, 86'400));
   if (interval) config_.log_stats_interval = std::chrono::milliseconds(std::max(1L, std::lround(*interval * 1e3)));
-  TANDEM_ASSIGN(const auto idle, number("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 0, false, 86'400));
-  if (idle) config_.http_keep_alive = std::chrono::seconds(std::max(1L, std::lround(*idle)));
   config_.keep_alive_on_engine_death = variable("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH").value_or("0") != "0";
   return {};
 }

@@ -283,25 +283,26 @@ std::string ServerShared::error_text(int status, std::string_view message) const
 }
 
 Found ServerShared::find(const HttpRequest& request, HttpResponse& refusal) const {
+  const auto path = routes.find(request.path);
+  const std::string_view route = path == routes.end() ? std::string_view() : std::string_view(path->first);
   if (gate) {
     if (auto answer = gate(request)) {
       refusal = std::move(*answer);
-      return {};
+      return {nullptr, route};
     }
   }
-  const auto path = routes.find(request.path);
   if (path == routes.end()) {
     refusal = HttpResponse(404, "application/json", R"({"detail":"Not Found"})");
     return {};
   }
   auto method = path->second.find(request.method);
   if (method == path->second.end() && request.method == "HEAD") method = path->second.find("GET");
-  if (method != path->second.end()) return {&method->second, path->first};
+  if (method != path->second.end()) return {&method->second, route};
   refusal = HttpResponse(405, "application/json", R"({"detail":"Method Not Allowed"})");
   std::string allowed;
   for (const auto& [name, handler] : path->second) allowed += (allowed.empty() ? "" : ", ") + name;
   refusal.headers.add("allow", std::move(allowed));
-  return {};
+  return {nullptr, route};
 }
 
 std::unique_ptr<HttpServer> HttpServer::create(asio::any_io_executor executor, ServerLimits limits) {

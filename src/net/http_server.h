@@ -86,7 +86,7 @@ class Exchange {
 /// What became of a request. Views and references hold during the call that brings it.
 struct RequestReport {
   const HttpRequest& request;
-  std::string_view route;          ///< the path of its route; "" if there is none (404, 405)
+  std::string_view route;          ///< its path if the server has that one, else "" (404)
   int status = 0;                  ///< 0: the client left before an answer
   std::size_t response_bytes = 0;  ///< of the body, without framing
   double seconds = 0.0;            ///< from the whole request to the end of its answer

@@ -22,7 +22,7 @@ using ServerSocket = boost::asio::generic::stream_protocol::socket;  ///< TCP or
 
 struct Found {
   const Handler* handler = nullptr;  ///< nullptr: there is none
-  std::string_view route;            ///< its path; lives as long as the routes
+  std::string_view route;            ///< the path if there is one, whatever the method; lives as long as the routes
 };
 
 /// Routes, limits and the list of open connections. Lives as long as the server or any connection.

@@ -78,7 +78,7 @@ TEST(LoggingOptions, VariablesOfTheServersLife) {
   EXPECT_EQ(serve({}, {{"VLLM_LOG_STATS_INTERVAL", "2.5"}}).log_stats_interval, std::chrono::milliseconds(2500));
   EXPECT_THAT(error_of({}, {{"VLLM_LOG_STATS_INTERVAL", "0"}}),
               HasSubstr("environment variable VLLM_LOG_STATS_INTERVAL"));
-  EXPECT_EQ(serve({}, {{"VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5"}}).http_keep_alive, std::chrono::seconds(5));
+  EXPECT_EQ(serve({}, {{"VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5"}}).keep_alive, std::chrono::seconds(5));
   EXPECT_TRUE(serve({}, {{"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "1"}}).keep_alive_on_engine_death);
   EXPECT_FALSE(serve({}, {{"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0"}}).keep_alive_on_engine_death);
   const std::vector<std::string> read{"VLLM_LOGGING_LEVEL", "VLLM_LOG_STATS_INTERVAL", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
