@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `make bench`: prefill and decode tokens/s next to the machine's limits and to llama.cpp, then kernels, KV transfer and
-# proxy. Results also go to build/bench/. Wants an otherwise idle machine.
+# `make bench`: prefill and decode tokens/s next to the machine's limits and to llama.cpp, then kernels, KV transfer,
+# proxy and API. Results also go to build/bench/. Wants an otherwise idle machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=build/release
@@ -20,6 +20,10 @@ for program in kernels_linear_bench kernels_attention_bench kernels_experts_benc
     *) "$path" | tee "build/bench/$program.txt" ;;
   esac
 done
+
+say "API and text around a model, and streams that one core carries"
+tools/fetch_test_data.sh qwen3
+python3 bench/api/run.py --build "$build"
 
 if [ "$(id -u)" -eq 0 ]; then
   say "waiting for KV after the prefill: pull and layerwise push"

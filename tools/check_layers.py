@@ -22,6 +22,7 @@ MAY_KNOW = {
     "api": {"engine", "text", "net", "config", "worker", "transfer"},
     "proxy": {"config", "net"},
     "cluster": {"config", "net"},
+    "bench": {"config", "net", "text"},
     "app": None,  # everything
 }
 # What one part may see of another, where the design grants only its interface.

@@ -23,7 +23,7 @@ export ASAN_SYMBOLIZER_PATH=$symbolizer UBSAN_OPTIONS=print_stacktrace=1
 report() {
   awk '/ERROR:|runtime error:|libFuzzer: (timeout|out-of-memory)/ { left = 60 }
        /SUMMARY:|Test unit written|^terminate called|Assertion/ { print; next }
-       left > 0 { print; left-- }' "$1" | grep -v '^#[0-9]*[[:space:]]*\(NEW\|REDUCE\|pulse\)' | head -150
+       left > 0 { print; left-- }' "$1" | grep -v '^#[0-9]*[[:space:]]*[A-Zp]\|NEW_FUNC' | head -150
 }
 
 run_one() {

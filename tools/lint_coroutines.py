@@ -14,7 +14,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COROUTINE_PARTS = ("net", "api", "proxy")
+COROUTINE_PARTS = ("net", "api", "proxy", "bench")
 SUFFIXES = (".cc", ".h")
 
 CAPTURING_LAMBDA = re.compile(r"\bco_await\b.*\[[^\]\[]*[\w&=][^\]\[]*\]\s*(\(|\{|mutable|->)", re.S)

@@ -215,10 +215,11 @@ Outcome<TemplateFields> read_template_fields(const Context& context, const Field
   TANDEM_ASSIGN(result.add_generation_prompt, body.boolean("add_generation_prompt", !result.continue_final));
   if (result.continue_final && result.add_generation_prompt)
     return value_error("Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
+  result.extra = *context.template_defaults;
   if (const json::value* extra = body.find("chat_template_kwargs"); extra != nullptr) {
     if (!extra->is_object())
       return validation_error("dict_type", "chat_template_kwargs", "Input should be a valid dictionary");
-    result.extra = extra->as_object();
+    for (const auto& member : extra->as_object()) result.extra[member.key()] = member.value();
   }
   TANDEM_ASSIGN(const auto effort, body.text("reasoning_effort"));
   if (effort && !result.extra.contains("reasoning_effort")) result.extra["reasoning_effort"] = *effort;

@@ -76,14 +76,19 @@ Outcome<Constraint> structural_tag_constraint(const json::value& value, std::str
   return Constraint{GrammarKind::kLark, std::move(grammar), std::move(param)};
 }
 
-Outcome<std::optional<Constraint>> read_response_format(const json::value& value) {
+Outcome<std::optional<Constraint>> read_response_format(const json::value& value, bool compact) {
   const std::string param = "response_format";
   if (!value.is_object()) return validation_error("dict_type", param, "Input should be a valid dictionary");
   const json::object& format = value.get_object();
   const json::value* type = format.if_contains("type");
   const std::string name = type != nullptr && type->is_string() ? std::string(type->get_string()) : "";
   if (name == "text") return std::optional<Constraint>();
-  if (name == "json_object") return std::optional(Constraint{GrammarKind::kJsonSchema, R"({"type":"object"})", param});
+  JsonStyle style;
+  style.disable_any_whitespace = compact;
+  if (name == "json_object") {
+    TANDEM_ASSIGN(auto constraint, schema_constraint(json::object{{"type", "object"}}, style, param));
+    return std::optional(std::move(constraint));
+  }
   if (name == "structural_tag") {
     TANDEM_ASSIGN(auto constraint, structural_tag_constraint(value, param));
     return std::optional(std::move(constraint));
@@ -98,7 +103,7 @@ Outcome<std::optional<Constraint>> read_response_format(const json::value& value
   const json::value* schema = inner->get_object().if_contains("schema");
   if (schema == nullptr || schema->is_null())
     return bad_request("response_format.json_schema.schema is missing", param);
-  TANDEM_ASSIGN(auto constraint, schema_constraint(*schema, {}, param));
+  TANDEM_ASSIGN(auto constraint, schema_constraint(*schema, style, param));
   return std::optional(std::move(constraint));
 }
 
@@ -129,13 +134,13 @@ Refusal too_many() {
   return value_error("You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').");
 }
 
-Outcome<std::optional<Constraint>> read_structured_outputs(const json::value& value) {
+Outcome<std::optional<Constraint>> read_structured_outputs(const json::value& value, bool compact) {
   if (!value.is_object())
     return validation_error("dict_type", "structured_outputs", "Input should be a valid dictionary");
   const Fields fields(value.get_object());
   JsonStyle style;
   TANDEM_ASSIGN(style.whitespace_pattern, fields.text("whitespace_pattern"));
-  TANDEM_ASSIGN(style.disable_any_whitespace, fields.boolean("disable_any_whitespace", false));
+  TANDEM_ASSIGN(style.disable_any_whitespace, fields.boolean("disable_any_whitespace", compact));
   TANDEM_ASSIGN(style.disable_additional_properties, fields.boolean("disable_additional_properties", false));
   TANDEM_ASSIGN(const bool json_object, fields.boolean("json_object", false));
   std::optional<Constraint> found;
@@ -179,17 +184,18 @@ json::value parameters_of(const json::value& tool) {
 
 }  // namespace
 
-Outcome<std::optional<Constraint>> read_constraint(const Fields& body) {
+Outcome<std::optional<Constraint>> read_constraint(const Fields& body, bool compact) {
   std::optional<Constraint> found;
   if (const json::value* format = body.find("response_format"); format != nullptr) {
-    TANDEM_ASSIGN(found, read_response_format(*format));
+    TANDEM_ASSIGN(found, read_response_format(*format, compact));
   }
   if (const json::value* outputs = body.find("structured_outputs"); outputs != nullptr) {
-    TANDEM_ASSIGN(auto another, read_structured_outputs(*outputs));
+    TANDEM_ASSIGN(auto another, read_structured_outputs(*outputs, compact));
     if (found && another) return too_many();
     if (another) found = std::move(another);
   }
   JsonStyle style;
+  style.disable_any_whitespace = compact;
   TANDEM_ASSIGN(style.whitespace_pattern, body.text("guided_whitespace_pattern"));
   for (const Source& source : kGuided) {
     const json::value* value = body.find(source.member);

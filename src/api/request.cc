@@ -156,7 +156,7 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
   if (!context.engine().healthy())
     return Refusal(500, "InternalServerError", "EngineCore encountered an issue. See the server's log for the cause.");
   TANDEM_TRY(refuse_unsupported(body));
-  TANDEM_ASSIGN(job.constraint, read_constraint(body));
+  TANDEM_ASSIGN(job.constraint, read_constraint(body, context.config.compact_json));
   TANDEM_TRY(read_handover(context, body, job));
   return job;
 }
@@ -329,7 +329,7 @@ Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t pro
 Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(json::object object, read_json_body(request));
   const bool for_prefill = restore_client_limits(context, object);
-  const Fields body(object);
+  const Fields body(object, completion_schema());
   TANDEM_ASSIGN(Job job, read_common(context, request, body, false, for_prefill));
   TANDEM_ASSIGN(const bool echo, body.boolean("echo", false));
   TANDEM_TRY(read_completion_logprobs(context, body, echo, job));
@@ -354,7 +354,7 @@ Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& reques
 Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(json::object object, read_json_body(request));
   const bool for_prefill = restore_client_limits(context, object);
-  const Fields body(object);
+  const Fields body(object, chat_schema());
   if (!body.has("messages")) return validation_error("missing", "messages", "Field required");
   TANDEM_ASSIGN(Job job, read_common(context, request, body, true, for_prefill));
   TANDEM_TRY(read_chat_logprobs(context, body, job));

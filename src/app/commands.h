@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "config/bench_config.h"
 #include "config/check_config.h"
 #include "config/proxy_config.h"
 #include "config/quantize_config.h"
@@ -20,5 +21,6 @@ Result<void> run_quantize(const config::QuantizeConfig& config);
 Result<void> run_ranktable(const config::RanktableConfig& config);
 Result<void> run_check_network(const config::CheckNetworkConfig& config);
 Result<void> run_check_agent(const config::CheckAgentConfig& config);
+Result<void> run_bench(const config::BenchConfig& config);
 
 }  // namespace tandem::app

@@ -100,6 +100,10 @@ struct Runner {
     start_log("info", notes);
     return tandem::app::run_check_agent(agent);
   }
+  Result<void> operator()(const config::BenchConfig& bench) const {
+    start_log("info", notes);
+    return tandem::app::run_bench(bench);
+  }
 };
 
 /// Longest first line of a message: failures are one line, whatever a file or a peer put into them.

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "base/json.h"
 #include "base/log.h"
 
 namespace tandem::app {
@@ -22,14 +24,8 @@ constexpr std::string_view kChatMl =
 constexpr std::int32_t kNormalToken = 1;
 constexpr std::int32_t kControlToken = 3;
 
-Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const config::ServeConfig& config,
-                                                              const model::Checkpoint& checkpoint) {
-  if (!config.tokenizer.empty()) {
-    fs::path path = config.tokenizer;
-    std::error_code error;
-    if (fs::is_directory(path, error)) path /= "tokenizer.json";
-    return text::Tokenizer::from_file(path.string());
-  }
+Result<std::shared_ptr<const text::Tokenizer>> from_checkpoint(const model::Checkpoint& checkpoint,
+                                                               const std::string& name) {
   model::TokenizerSource source = checkpoint.tokenizer_source();
   if (!source.tokenizer_json_path.empty()) return text::Tokenizer::from_file(source.tokenizer_json_path);
   text::GgufVocabulary vocabulary;
@@ -41,8 +37,14 @@ Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const config::Serv
   vocabulary.add_bos = source.add_bos;
   vocabulary.bos_id = source.bos_id;
   auto tokenizer = text::Tokenizer::from_gguf(vocabulary);
-  if (!tokenizer) return tokenizer.error().context("tokenizer of " + config.model);
+  if (!tokenizer) return tokenizer.error().context("tokenizer of " + name);
   return tokenizer;
+}
+
+Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const config::ServeConfig& config,
+                                                              const model::Checkpoint& checkpoint) {
+  if (!config.tokenizer.empty()) return open_tokenizer(config.tokenizer);
+  return from_checkpoint(checkpoint, config.model);
 }
 
 /// --chat-template: a file, or the template itself (which has braces).
@@ -109,19 +111,8 @@ std::string byte_piece(int byte) {
   return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-}  // namespace
-
-Result<TextParts> load_text(const config::ServeConfig& config, const model::Checkpoint& checkpoint) {
-  TextParts parts;
-  TANDEM_ASSIGN(parts.tokenizer, load_tokenizer(config, checkpoint));
-  parts.tokens = text::TemplateTokens{checkpoint.special_token("bos"), checkpoint.special_token("eos"),
-                                      checkpoint.special_token("pad"), checkpoint.special_token("unk")};
-  TANDEM_TRY(load_templates(config, checkpoint, parts));
-  parts.eos_token_ids = eos_ids(checkpoint, *parts.tokenizer);
-  return parts;
-}
-
-Result<TextParts> stub_text(const config::ServeConfig& config) {
+/// One token a byte, and three of ChatML.
+Result<std::shared_ptr<const text::Tokenizer>> byte_tokenizer() {
   text::GgufVocabulary vocabulary;
   vocabulary.model = "gpt2";
   vocabulary.pre = "default";
@@ -133,15 +124,76 @@ Result<TextParts> stub_text(const config::ServeConfig& config) {
     vocabulary.tokens.emplace_back(special);
     vocabulary.token_types.push_back(kControlToken);
   }
+  return text::Tokenizer::from_gguf(vocabulary);
+/// tokenizer_config.json as it is, or what is known without one, with its class and the template in use.
+Result<std::string> tokenizer_config(const config::ServeConfig& config, const text::TemplateTokens& tokens,
+                                     const std::optional<std::string>& chat_template) {
+  namespace json = boost::json;
+  fs::path folder = config.tokenizer.empty() ? config.model : config.tokenizer;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) folder = folder.parent_path();
+  const fs::path path = folder / "tokenizer_config.json";
+  json::object object;
+  if (fs::exists(path, error)) {
+    TANDEM_ASSIGN(const json::value value, read_json_file(path.string(), JsonLimits{.max_bytes = 64U << 20}));
+    if (!value.is_object()) return Status(Code::kInvalidArgument, path.string() + ": expected a JSON object");
+    object = value.get_object();
+  } else {
+    const auto add = [&object](const char* name, const std::string& token) {
+      if (!token.empty()) object[name] = token;
+    };
+    add("bos_token", tokens.bos);
+    add("eos_token", tokens.eos);
+    add("pad_token", tokens.pad);
+    add("unk_token", tokens.unk);
+  }
+  if (!object.contains("tokenizer_class")) object["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (chat_template && !object.contains("chat_template")) object["chat_template"] = *chat_template;
+  return std::string(json::serialize(object));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const text::Tokenizer>> open_tokenizer(const std::string& path) {
+  std::error_code error;
+  fs::path file = path;
+  if (fs::is_directory(file, error)) file /= "tokenizer.json";
+  if (file.extension() != ".gguf" && fs::exists(file, error)) return text::Tokenizer::from_file(file.string());
+  if (!fs::exists(path, error)) return Status(Code::kNotFound, path + ": there is no such file or folder");
+  TANDEM_ASSIGN(const auto checkpoint, model::Checkpoint::open(path, {}));
+  return from_checkpoint(*checkpoint, path);
+}
+
+Result<TextParts> load_text(const config::ServeConfig& config, const model::Checkpoint& checkpoint) {
   TextParts parts;
-  TANDEM_ASSIGN(parts.tokenizer, text::Tokenizer::from_gguf(vocabulary));
+  TANDEM_ASSIGN(parts.tokenizer, load_tokenizer(config, checkpoint));
+  parts.tokens = text::TemplateTokens{checkpoint.special_token("bos"), checkpoint.special_token("eos"),
+                                      checkpoint.special_token("pad"), checkpoint.special_token("unk")};
+  TANDEM_TRY(load_templates(config, checkpoint, parts));
+  parts.eos_token_ids = eos_ids(checkpoint, *parts.tokenizer);
+  if (config.tokenizer_info) {
+    TANDEM_ASSIGN(const auto chat_template, checkpoint.chat_template(false));
+    TANDEM_ASSIGN(parts.tokenizer_config, tokenizer_config(config, parts.tokens, chat_template));
+  }
+  return parts;
+}
+
+Result<TextParts> stub_text(const config::ServeConfig& config) {
+  TextParts parts;
+  TANDEM_ASSIGN(parts.tokenizer, config.tokenizer.empty() ? byte_tokenizer() : open_tokenizer(config.tokenizer));
   parts.tokens.eos = "<|im_end|>";
-  parts.eos_token_ids = {parts.tokenizer->piece_to_id("<|im_end|>"), parts.tokenizer->piece_to_id("<|endoftext|>")};
+  for (const char* piece : {"<|im_end|>", "<|endoftext|>"}) {
+    const std::int32_t id = parts.tokenizer->piece_to_id(piece);
+    if (id >= 0) parts.eos_token_ids.push_back(id);
+  }
   std::string source(kChatMl);
   if (!config.chat_template.empty()) {
     TANDEM_ASSIGN(source, read_template_flag(config.chat_template));
   }
   TANDEM_ASSIGN(parts.chat_template, text::ChatTemplate::compile(source, parts.tokens));
+  if (config.tokenizer_info) {
+    TANDEM_ASSIGN(parts.tokenizer_config, tokenizer_config(config, parts.tokens, source));
+  }
   return parts;
 }
 

@@ -20,7 +20,7 @@ struct Text {
 
 struct CommandLine {
   std::variant<Text, ServeConfig, ProxyConfig, UpConfig, QuantizeConfig, RanktableConfig, CheckNetworkConfig,
-               CheckAgentConfig>
+               CheckAgentConfig, BenchConfig>
       command;
   std::vector<std::string> notes;  ///< one line each, to be logged: flags that were accepted but do nothing
 };

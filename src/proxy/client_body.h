@@ -42,6 +42,7 @@ class ClientBody {
   /// The member "request_id" if it can be a header's value, else "".
   std::string request_id() const;
   bool stream() const { return members_.is_true("stream"); }
+  bool has_messages() const { return members_.find("messages").has_value(); }
   /// Length of what the client sent: the measure of the load scores.
   std::size_t num_bytes() const { return num_bytes_; }
 

@@ -47,7 +47,10 @@ Completion::Completion(std::shared_ptr<ProxyContext> context, std::shared_ptr<ne
 
 Completion::~Completion() { context_->metrics.inflight.set(--context_->inflight); }
 
-bool Completion::chat() const { return client_request().path == "/v1/chat/completions"; }
+bool Completion::chat() const {
+  return client_request().path == "/v1/chat/completions" ||
+         (client_request().path == "/invocations" && body_.has_messages());
+}
 
 net::Task<void> Completion::run() {
   const auto self = shared_from_this();
@@ -137,7 +140,7 @@ std::shared_ptr<Instance> Completion::choose(Role role, Connector connector, Tri
 net::ClientRequest Completion::backend_request(std::string body, std::string_view request_id) const {
   const auto& client = client_request();
   net::ClientRequest request("POST", client.query.empty() ? client.path : client.path + "?" + client.query);
-  request.headers = backend_headers(client.headers, request_id, context_->api_key);
+  request.headers = backend_headers(client.headers, request_id, context_->config);
   if (client.headers.find("traceparent").value_or("").find(trace_.trace_id) == std::string_view::npos) {
     request.headers.remove("tracestate");  // belongs to a trace that is not continued
   }

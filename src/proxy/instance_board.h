@@ -96,8 +96,9 @@ class Tried {
 
 class InstanceBoard {
  public:
+  /// `tls`: for https instances.
   InstanceBoard(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
-                obs::Registry& registry);
+                obs::Registry& registry, std::shared_ptr<boost::asio::ssl::context> tls = nullptr);
 
   const std::vector<std::shared_ptr<Instance>>& of(Role role) const {
     return role == Role::kPrefill ? prefillers_ : decoders_;
@@ -111,6 +112,8 @@ class InstanceBoard {
 
   /// Null if the role has no instance of that name.
   std::shared_ptr<Instance> find(Role role, std::string_view name) const;
+  /// Whether https instances can be made.
+  bool has_tls() const { return tls_ != nullptr; }
   /// An instance like those of the configuration, which choose() does not know yet.
   std::shared_ptr<Instance> make(Role role, const net::Endpoint& endpoint);
   void add(std::shared_ptr<Instance> instance);
@@ -128,6 +131,7 @@ class InstanceBoard {
  private:
   boost::asio::any_io_executor executor_;
   obs::Registry& registry_;
+  std::shared_ptr<boost::asio::ssl::context> tls_;
   std::optional<Connector> connector_;  ///< of every instance, if the configuration says so
   std::size_t next_ordinal_ = 0;
   std::vector<std::shared_ptr<Instance>> prefillers_, decoders_;

@@ -8,18 +8,19 @@
 
 #include "base/status.h"
 #include "config/proxy_config.h"
+#include "net/http_client.h"
 #include "obs/metrics.h"
 
 namespace tandem::proxy {
 
-/// Endpoints: POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /reset_prefix_cache; GET /v1/models,
-/// /healthcheck (static), /health and /ping (200 once a prefiller and a decoder of one connector answer), /load,
-/// /version, /metrics; POST /v1/metaserver (metaserver.h), /instances/add, /instances/remove (instance_admin.h).
+/// Endpoints: POST /v1/completions, /v1/chat/completions, /invocations; those of endpoints.h; POST /v1/metaserver
+/// (metaserver.h), /instances/add, /instances/remove (instance_admin.h). With --api-key whatever is under /v1,
+/// generates or changes something needs a key; decoders have one for the metaserver in its URL.
 class ProxyServer {
  public:
-  /// Backends may be down. `registry` must outlive the server. The environment variable OPENAI_API_KEY, if set, is sent
-  /// to backends for clients without an Authorization of their own.
-  ProxyServer(config::ProxyConfig config, obs::Registry& registry);
+  /// Backends may be down. `registry` must outlive the server. `instance_tls`: for https instances (net/tls.h).
+  ProxyServer(config::ProxyConfig config, obs::Registry& registry,
+              std::shared_ptr<boost::asio::ssl::context> instance_tls = nullptr);
   ~ProxyServer();
   ProxyServer(const ProxyServer&) = delete;
   ProxyServer& operator=(const ProxyServer&) = delete;

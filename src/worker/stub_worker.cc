@@ -132,7 +132,7 @@ Result<StepResult> StubWorker::step(const StepPlan& plan, const std::stop_token&
   for (const auto& sequence : plan.sequences) {
     if (!sequence.next_tokens.empty()) result.prompts.push_back(score(sequence));
     if (!sequence.sample) continue;
-    auto sampled = sampler_.sample(logits(read_slots(sequence), options_.vocab_size), sequence);
+    auto sampled = sampler_.sample(logits_after(sequence), sequence);
     if (sampled) {
       result.sampled.push_back(std::move(*sampled));
     } else {
@@ -140,6 +140,10 @@ Result<StepResult> StubWorker::step(const StepPlan& plan, const std::stop_token&
     }
   }
   return result;
+}
+
+std::vector<float> StubWorker::logits_after(const SequencePlan& sequence) const {
+  return logits(read_slots(sequence), options_.sampled_ids > 0 ? options_.sampled_ids : options_.vocab_size);
 }
 
 PromptLogprobs StubWorker::score(const SequencePlan& sequence) {

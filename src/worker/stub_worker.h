@@ -27,6 +27,7 @@ namespace tandem::worker {
 
 struct StubOptions {
   std::int32_t vocab_size = 1000;
+  std::int32_t sampled_ids = 0;  ///< only ids below it come out; 0: all. A large vocabulary costs nothing then.
   std::int32_t block_size = 16;
   std::int32_t num_blocks = 256;
   double seconds_per_step = 0.0;           ///< of every step
@@ -57,6 +58,7 @@ class StubWorker final : public Worker {
  private:
   explicit StubWorker(StubOptions options) : options_(std::move(options)) {}
   PromptLogprobs score(const SequencePlan& sequence);
+  std::vector<float> logits_after(const SequencePlan& sequence) const;
   Result<StepResult> step(const StepPlan& plan, const std::stop_token& stop);
   double scripted_seconds(const StepPlan& plan) const;
   void write_slots(const SequencePlan& sequence, std::int32_t layer);

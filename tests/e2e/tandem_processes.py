@@ -205,10 +205,12 @@ def proxy(prefillers, decoders, *flags):
 class Pair:
     """1P1D and a proxy."""
 
-    def __init__(self, *flags, transport="auto", proxy_flags=(), prefill_flags=(), decode_flags=(), model=SMOLLM2):
+    def __init__(self, *flags, transport="auto", proxy_flags=(), prefill_flags=(), decode_flags=(), model=SMOLLM2,
+                 connector="MooncakeConnectorV1"):
         common = [*flags, "--kv-transport", transport]
-        self.prefill = serve("P1", *common, *prefill_flags, role="kv_producer", model=model)
-        self.decode = serve("D1", *common, *decode_flags, role="kv_consumer", model=model)
+        kv = {"kv_connector": connector}
+        self.prefill = serve("P1", *common, *prefill_flags, role="kv_producer", model=model, transfer=kv)
+        self.decode = serve("D1", *common, *decode_flags, role="kv_consumer", model=model, transfer=kv)
         self.proxy = proxy([self.prefill], [self.decode], *proxy_flags)
         for process in (self.prefill, self.decode, self.proxy):
             process.wait_ready()

@@ -73,6 +73,10 @@ TEST_F(RequestTest, SamplingRangesHaveTheFieldsTexts) {
   refused(R"("logit_bias":{"x":1})", "logit_bias");
   refused(R"("allowed_token_ids":[])", "allowed_token_ids is not None and empty!");
   refused(R"("allowed_token_ids":[999])", "allowed_token_ids contains out-of-vocab token id!");
+  refused(R"("logit_bias":{"1":"x"})", "('body', 'logit_bias')");
+  refused(R"("stop_token_ids":[258])", "stop_token_ids contains out-of-vocab token id 258. Vocabulary size: 258");
+  refused(R"("stop_token_ids":[-1])", "stop_token_ids contains out-of-vocab token id -1.");
+  refused(R"("stop_token_ids":[2147483648])", "stop_token_ids");
   refused(R"("cache_salt":"")", "Parameter 'cache_salt' must be a non-empty string if provided.");
   refused(R"("logprobs":-1)", "`logprobs` must be a positive value.");
   refused(R"("logprobs":21)", "Requested sample logprobs of 21, which is greater than max allowed: 20");
@@ -390,7 +394,8 @@ TEST_F(RequestTest, MetaserversOfALayerwiseProxy) {
   ASSERT_TRUE(job.kv.metaserver);
   EXPECT_EQ(job.kv.metaserver->endpoint.to_string(), "192.0.0.1:8080");
   EXPECT_FALSE(good(member("http://h/x", R"(,"do_virtual":true)")).kv.metaserver);
-  refused(member("https://h/x"), "its scheme is not http");
+  EXPECT_FALSE(job.kv.metaserver->endpoint.tls);
+  EXPECT_TRUE(good(member("https://h/x")).kv.metaserver->endpoint.tls);
   refused(member("gopher://h/x"), "its scheme is not http");
   refused(member("http://h/" + std::string(3000, 'x')), "at most 2048");
   config_.kv_metaserver_hosts = {"proxy", "192.0.0.1"};

@@ -22,7 +22,9 @@ TEST(ForwardingTest, HeadersThatPassAndHeadersThatDoNot) {
   client.add("X-Request-Id", "client's");
   client.add("X-Tandem-Timing", "1");
   client.add("traceparent", "00-1-2-01");
-  const auto sent = backend_headers(client, "id-7", "secret");
+  config::ProxyConfig config;
+  config.fallback_api_key = "secret";
+  const auto sent = backend_headers(client, "id-7", config);
   std::set<std::string> names;
   for (const auto& [name, value] : sent.fields()) names.insert(name);
   EXPECT_EQ(names,
@@ -31,8 +33,11 @@ TEST(ForwardingTest, HeadersThatPassAndHeadersThatDoNot) {
   EXPECT_EQ(sent.find("authorization"), "Bearer secret");
   EXPECT_EQ(sent.find("x-request-id"), "id-7");
   client.add("Authorization", "Bearer own");
-  EXPECT_EQ(backend_headers(client, "id", "secret").find("authorization"), "Bearer own");
-  EXPECT_FALSE(backend_headers(net::Headers(), "id", "").find("authorization"));
+  EXPECT_EQ(backend_headers(client, "id", config).find("authorization"), "Bearer own");
+  EXPECT_FALSE(backend_headers(net::Headers(), "id", config::ProxyConfig()).find("authorization"));
+  config.instance_api_key = "instances'";
+  EXPECT_EQ(backend_headers(client, "id", config).find("authorization"), "Bearer instances'");
+  EXPECT_EQ(backend_headers(net::Headers(), "id", config).find("authorization"), "Bearer instances'");
 }
 
 TEST(ForwardingTest, UuidsAreOfVersion4AndDiffer) {

@@ -90,6 +90,23 @@ TEST_F(ProxyEndpointsTest, TokenizeAsksAnyInstance) {
   EXPECT_EQ(d(0).others().at(0).body, R"({"prompt":"x"})");
 }
 
+TEST_F(ProxyEndpointsTest, WithoutAnyInstanceEverythingIsStillAnswered) {
+  use({p(0).port()}, {d(0).port()});
+  start();
+  const auto remove = [this](const char* role, const std::string& name) {
+    return status_of(
+        ask(R"({"type":")" + std::string(role) + R"(","instances":[")" + name + "\"]}", "/instances/remove"));
+  };
+  EXPECT_EQ(remove("prefill", p(0).name()), 200);
+  EXPECT_EQ(remove("decode", d(0).name()), 200);
+  for (const char* path : {"/v1/models", "/health"}) EXPECT_EQ(status_of(get(path)), 503) << path;
+  EXPECT_EQ(status_of(ask("{}", "/tokenize")), 503);
+  const auto response = ask(kPlainBody);
+  EXPECT_EQ(status_of(response), 503);
+  EXPECT_NE(body_of(response).find("no decoder is configured"), std::string::npos) << response;
+  EXPECT_EQ(status_of(ask("", "/reset_prefix_cache")), 200);
+}
+
 TEST_F(ProxyEndpointsTest, MetricsVersionAndUnknownPaths) {
   start();
   const auto metrics = get("/metrics");
