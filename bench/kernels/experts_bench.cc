@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel_bench.h"
 #include "kernels/kernels.h"
 #include "model/expert_layer.h"
 
@@ -99,6 +100,8 @@ void add(const std::string& name, int threads, const std::function<void(benchmar
   if (threads > 1) bench->UseRealTime();
 }
 
+}  // namespace
+
 void add_benchmarks() {
   const std::pair<WeightType, const char*> types[] = {{WeightType::kInt8, "int8"}, {WeightType::kBf16, "bf16"}};
   const int all = static_cast<int>(kernels::usable_cpus().size());
@@ -115,13 +118,4 @@ void add_benchmarks() {
         }
 }
 
-}  // namespace
 }  // namespace tandem::bench
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  tandem::bench::add_benchmarks();
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}

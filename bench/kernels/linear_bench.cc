@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel_bench.h"
 #include "kernels/kernels.h"
 #ifdef TANDEM_BENCH_ONEDNN
 #include "onednn_peer.h"
@@ -99,6 +100,8 @@ void add_shape(WeightType type, const std::string& type_name, const Shape& shape
 #endif
 }
 
+}  // namespace
+
 void add_benchmarks() {
   constexpr Shape kShapes[] = {{1024, 3072}, {2048, 2048}, {576, 1536}};
   const std::pair<WeightType, const char*> types[] = {
@@ -113,13 +116,4 @@ void add_benchmarks() {
   }
 }
 
-}  // namespace
 }  // namespace tandem::bench
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  tandem::bench::add_benchmarks();
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}

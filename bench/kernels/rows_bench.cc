@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel_bench.h"
 #include "kernels/kernels.h"
 
 namespace tandem::bench {
@@ -46,6 +47,8 @@ void rows(benchmark::State& state, Kind kind, std::int64_t num_rows) {
   state.SetItemsProcessed(state.iterations() * num_rows * kCols);
 }
 
+}  // namespace
+
 void add_benchmarks() {
   const std::pair<Kind, const char*> kinds[] = {
       {Kind::kRmsNorm, "rms_norm"}, {Kind::kRope, "rope"}, {Kind::kSiluMul, "silu_mul"}};
@@ -57,13 +60,4 @@ void add_benchmarks() {
   }
 }
 
-}  // namespace
 }  // namespace tandem::bench
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  tandem::bench::add_benchmarks();
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}

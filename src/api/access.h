@@ -9,12 +9,8 @@
 
 namespace tandem::api {
 
-/// Whether a path is behind --api-key: /v1 as in vLLM, and whatever changes what the server holds.
+/// Whether a path is behind --api-key: /v1 as in vLLM, and whatever else generates or changes what the server holds.
 bool needs_key(std::string_view path);
-
-/// Whether the request brings one of the keys ("Authorization: Bearer KEY"), or none is asked for. All keys are
-/// compared, in a time that does not depend on where they differ.
-bool has_key(const config::ServeConfig& config, const net::HttpRequest& request);
 
 /// Headers of an answer to a request that has an Origin.
 void add_cors_headers(const config::ServeConfig& config, const net::HttpRequest& request, net::Headers& headers);

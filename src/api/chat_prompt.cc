@@ -101,6 +101,17 @@ Outcome<void> prepare_tool_calls(json::object& message) {
   return {};
 }
 
+/// Templates know the thoughts of earlier turns by either name.
+void name_thoughts_twice(json::object& message) {
+  for (const auto& [name, other] : {std::pair("reasoning", "reasoning_content"), {"reasoning_content", "reasoning"}}) {
+    const json::value* thoughts = message.if_contains(name);
+    const json::value* there = message.if_contains(other);
+    if (thoughts == nullptr || !thoughts->is_string() || (there != nullptr && !there->is_null())) continue;
+    json::value copy = *thoughts;
+    message[other] = std::move(copy);
+  }
+}
+
 /// A tool of the request by its name.
 bool declares(const json::array& tools, std::string_view name) {
   return std::any_of(tools.begin(), tools.end(), [name](const json::value& tool) {
@@ -132,7 +143,8 @@ Outcome<void> read_tool_choice(const Context& context, const Fields& body, const
     return value_error(fmt::format(
         "Invalid value for `tool_choice`: {}! Only named tools, \"none\", \"auto\" or \"required\" are supported.",
         word));
-  if (word == "none") return {};
+  // An empty list of tools to choose from is none, as long as no call must be made.
+  if (word == "none" || (word == "auto" && !named && tools.is_null() && body.has("tools"))) return {};
   if (tools.is_null()) return value_error("When using `tool_choice`, `tools` must be set.");
   plan.declared_tools = std::make_shared<const json::array>(tools.get_array());
   if (named) {
@@ -203,10 +215,11 @@ Outcome<TemplateFields> read_template_fields(const Context& context, const Field
   TANDEM_ASSIGN(result.add_generation_prompt, body.boolean("add_generation_prompt", !result.continue_final));
   if (result.continue_final && result.add_generation_prompt)
     return value_error("Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
+  result.extra = *context.template_defaults;
   if (const json::value* extra = body.find("chat_template_kwargs"); extra != nullptr) {
     if (!extra->is_object())
       return validation_error("dict_type", "chat_template_kwargs", "Input should be a valid dictionary");
-    result.extra = extra->as_object();
+    for (const auto& member : extra->as_object()) result.extra[member.key()] = member.value();
   }
   TANDEM_ASSIGN(const auto effort, body.text("reasoning_effort"));
   if (effort && !result.extra.contains("reasoning_effort")) result.extra["reasoning_effort"] = *effort;
@@ -234,6 +247,15 @@ Outcome<std::shared_ptr<const text::ChatTemplate>> choose_template(const Context
         "this model has no chat template, so it cannot chat; use /v1/completions, or start the server with "
         "--chat-template");
   return chosen;
+}
+
+Outcome<void> check_documents(const json::value* documents) {
+  if (documents == nullptr) return {};
+  const json::array* list = documents->if_array();
+  if (list == nullptr) return validation_error("list_type", "documents", "Input should be a valid list");
+  for (const json::value& each : *list)
+    if (!each.is_object()) return validation_error("dict_type", "documents", "Input should be a valid dictionary");
+  return {};
 }
 
 bool content_as_parts(const Context& context, const text::ChatTemplate& chat_template) {
@@ -274,6 +296,7 @@ Outcome<json::array> prepare_messages(const Fields& body, bool as_parts) {
     TANDEM_ASSIGN(json::value content, prepare_content(message.if_contains("content"), as_parts));
     message["content"] = std::move(content);
     TANDEM_TRY(prepare_tool_calls(message));
+    name_thoughts_twice(message);
     prepared.push_back(std::move(message));
   }
   return prepared;
@@ -311,10 +334,12 @@ Outcome<ChatPrompt> render_chat_prompt(const Context& context, const Fields& bod
     tools = nullptr;
   TANDEM_ASSIGN(const auto chat_template, choose_template(context, fields, !tools.is_null()));
   TANDEM_ASSIGN(const json::array messages, prepare_messages(body, content_as_parts(context, *chat_template)));
+  const json::value* documents = body.find("documents");
+  TANDEM_TRY(check_documents(documents));
   text::ChatTemplate::Input input;
   input.messages = &messages;
   input.tools = &tools;
-  input.documents = body.find("documents");
+  input.documents = documents;
   input.add_generation_prompt = fields.add_generation_prompt;
   input.extra = &fields.extra;
   auto rendered = chat_template->render(input);

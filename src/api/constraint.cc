@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <vector>
 
+#include "api/structural_tag.h"
 #include "base/json.h"
 
 namespace tandem::api {
@@ -70,78 +71,24 @@ Outcome<Constraint> text_constraint(GrammarKind kind, const json::value& value, 
   return Constraint{kind, std::string(value.get_string()), std::move(param)};
 }
 
-std::string regex_of(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (std::string_view("\\.+*?()|[]{}^$/#&-~").find(c) != std::string_view::npos) escaped += '\\';
-    if (c == '\n')
-      escaped += "\\n";
-    else
-      escaped += c;
-  }
-  return escaped;
-}
-
-Outcome<std::string> text_member(const json::object& object, const char* name, const std::string& param) {
-  const json::value* value = object.if_contains(name);
-  if (value == nullptr || !value->is_string())
-    return bad_request(fmt::format("Invalid structural tag specification: '{}' should be a string", name), param);
-  return std::string(value->get_string());
-}
-
-/// One structure as a rule of Lark: free text up to a trigger that its beginning has, the rest of the beginning, JSON
-/// of its schema, its end.
-Outcome<std::string> tag_rule(std::size_t number, const json::value& structure, const json::array& triggers,
-                              const std::string& param) {
-  const json::object* object = structure.if_object();
-  if (object == nullptr) return bad_request("Invalid structural tag specification: a structure is an object", param);
-  TANDEM_ASSIGN(const std::string begin, text_member(*object, "begin", param));
-  TANDEM_ASSIGN(const std::string end, text_member(*object, "end", param));
-  const json::value* schema = object->if_contains("schema");
-  std::string_view trigger;
-  for (const json::value& each : triggers)
-    if (each.is_string() && begin.starts_with(std::string_view(each.get_string()))) trigger = each.get_string();
-  if (trigger.empty())
-    return bad_request(fmt::format("Invalid structural tag specification: no trigger is the beginning of '{}'", begin),
-                       param);
-  const auto quoted = [](std::string_view text) {
-    return text.empty() ? std::string() : std::string(json::serialize(json::string_view(text))) + " ";
-  };
-  return fmt::format("trigger_{0}[lazy]: /(.|\\n)*{1}/\ntag_{0}: trigger_{0} {2}%json {3} {4}\n", number,
-                     regex_of(trigger), quoted(std::string_view(begin).substr(trigger.size())),
-                     schema == nullptr || schema->is_null() ? std::string("{}") : std::string(json::serialize(*schema)),
-                     quoted(end));
-}
-
-/// {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
 Outcome<Constraint> structural_tag_constraint(const json::value& value, std::string param) {
-  const json::object* object = value.if_object();
-  if (object != nullptr && object->contains("format"))
-    return bad_request("structural_tag: only 'structures' with 'triggers' are supported, not 'format'", param);
-  const json::value* structures = object == nullptr ? nullptr : object->if_contains("structures");
-  const json::value* triggers = object == nullptr ? nullptr : object->if_contains("triggers");
-  if (structures == nullptr || !structures->is_array() || structures->get_array().empty() || triggers == nullptr ||
-      !triggers->is_array())
-    return bad_request("Invalid structural tag specification: 'structures' and 'triggers' should be lists", param);
-  std::string rules;
-  std::string names;
-  for (std::size_t i = 0; i < structures->get_array().size(); ++i) {
-    TANDEM_ASSIGN(const std::string rule, tag_rule(i, structures->get_array()[i], triggers->get_array(), param));
-    rules += rule;
-    names += fmt::format("{}tag_{}", i == 0 ? "" : " | ", i);
-  }
-  return Constraint{GrammarKind::kLark, fmt::format("start: ({})* rest\nrest: /(.|\\n)*/\n{}", names, rules),
-                    std::move(param)};
+  TANDEM_ASSIGN(std::string grammar, structural_tag_grammar(value, param));
+  return Constraint{GrammarKind::kLark, std::move(grammar), std::move(param)};
 }
 
-Outcome<std::optional<Constraint>> read_response_format(const json::value& value) {
+Outcome<std::optional<Constraint>> read_response_format(const json::value& value, bool compact) {
   const std::string param = "response_format";
   if (!value.is_object()) return validation_error("dict_type", param, "Input should be a valid dictionary");
   const json::object& format = value.get_object();
   const json::value* type = format.if_contains("type");
   const std::string name = type != nullptr && type->is_string() ? std::string(type->get_string()) : "";
   if (name == "text") return std::optional<Constraint>();
-  if (name == "json_object") return std::optional(Constraint{GrammarKind::kJsonSchema, R"({"type":"object"})", param});
+  JsonStyle style;
+  style.disable_any_whitespace = compact;
+  if (name == "json_object") {
+    TANDEM_ASSIGN(auto constraint, schema_constraint(json::object{{"type", "object"}}, style, param));
+    return std::optional(std::move(constraint));
+  }
   if (name == "structural_tag") {
     TANDEM_ASSIGN(auto constraint, structural_tag_constraint(value, param));
     return std::optional(std::move(constraint));
@@ -156,7 +103,7 @@ Outcome<std::optional<Constraint>> read_response_format(const json::value& value
   const json::value* schema = inner->get_object().if_contains("schema");
   if (schema == nullptr || schema->is_null())
     return bad_request("response_format.json_schema.schema is missing", param);
-  TANDEM_ASSIGN(auto constraint, schema_constraint(*schema, {}, param));
+  TANDEM_ASSIGN(auto constraint, schema_constraint(*schema, style, param));
   return std::optional(std::move(constraint));
 }
 
@@ -164,7 +111,7 @@ Outcome<std::optional<Constraint>> read_response_format(const json::value& value
 Outcome<Constraint> constraint_of(std::string_view kind, const json::value& value, const JsonStyle& style,
                                   std::string param) {
   if (kind == "regex") return text_constraint(GrammarKind::kRegex, value, std::move(param));
-  if (kind == "grammar") return text_constraint(GrammarKind::kLark, value, std::move(param));
+  if (kind == "grammar") return text_constraint(GrammarKind::kGrammar, value, std::move(param));
   if (kind == "choice") return choice_constraint(value, std::move(param));
   if (kind == "json_object") return schema_constraint(json::object{{"type", "object"}}, style, std::move(param));
   TANDEM_ASSIGN(json::value parsed, schema_of(value, param));
@@ -187,13 +134,13 @@ Refusal too_many() {
   return value_error("You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').");
 }
 
-Outcome<std::optional<Constraint>> read_structured_outputs(const json::value& value) {
+Outcome<std::optional<Constraint>> read_structured_outputs(const json::value& value, bool compact) {
   if (!value.is_object())
     return validation_error("dict_type", "structured_outputs", "Input should be a valid dictionary");
   const Fields fields(value.get_object());
   JsonStyle style;
   TANDEM_ASSIGN(style.whitespace_pattern, fields.text("whitespace_pattern"));
-  TANDEM_ASSIGN(style.disable_any_whitespace, fields.boolean("disable_any_whitespace", false));
+  TANDEM_ASSIGN(style.disable_any_whitespace, fields.boolean("disable_any_whitespace", compact));
   TANDEM_ASSIGN(style.disable_additional_properties, fields.boolean("disable_additional_properties", false));
   TANDEM_ASSIGN(const bool json_object, fields.boolean("json_object", false));
   std::optional<Constraint> found;
@@ -237,17 +184,18 @@ json::value parameters_of(const json::value& tool) {
 
 }  // namespace
 
-Outcome<std::optional<Constraint>> read_constraint(const Fields& body) {
+Outcome<std::optional<Constraint>> read_constraint(const Fields& body, bool compact) {
   std::optional<Constraint> found;
   if (const json::value* format = body.find("response_format"); format != nullptr) {
-    TANDEM_ASSIGN(found, read_response_format(*format));
+    TANDEM_ASSIGN(found, read_response_format(*format, compact));
   }
   if (const json::value* outputs = body.find("structured_outputs"); outputs != nullptr) {
-    TANDEM_ASSIGN(auto another, read_structured_outputs(*outputs));
+    TANDEM_ASSIGN(auto another, read_structured_outputs(*outputs, compact));
     if (found && another) return too_many();
     if (another) found = std::move(another);
   }
   JsonStyle style;
+  style.disable_any_whitespace = compact;
   TANDEM_ASSIGN(style.whitespace_pattern, body.text("guided_whitespace_pattern"));
   for (const Source& source : kGuided) {
     const json::value* value = body.find(source.member);

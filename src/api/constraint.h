@@ -21,8 +21,9 @@ struct Constraint {
   std::string param;  ///< the member that it comes from
 };
 
-/// nullopt if the request has none; refuses more than one.
-Outcome<std::optional<Constraint>> read_constraint(const Fields& body);
+/// nullopt if the request has none; refuses more than one. `compact`: JSON without blanks, unless the request says
+/// otherwise.
+Outcome<std::optional<Constraint>> read_constraint(const Fields& body, bool compact);
 
 /// The arguments of one tool of the request (its "parameters").
 Outcome<Constraint> named_tool_constraint(const boost::json::array& tools, std::string_view name);

@@ -2,8 +2,10 @@
 #include "api/context.h"
 
 #include <algorithm>
+#include <boost/json.hpp>
 
 #include "api/front.h"
+#include "base/json.h"
 
 namespace tandem::api {
 namespace {
@@ -25,6 +27,9 @@ Context::Context(const config::ServeConfig& serve_config, ServiceParts service_p
     : config(serve_config), parts(std::move(service_parts)), random_(std::random_device{}()) {
   TANDEM_ASSERT(parts.engine != nullptr && parts.metrics != nullptr, "a service needs an engine and metrics");
   TANDEM_ASSERT(!config.served_model_names.empty(), "a service needs a model name");
+  auto defaults = parse_json(config.default_chat_template_kwargs);  // checked where the flag was read
+  template_defaults = std::make_shared<const boost::json::object>(
+      defaults && defaults->is_object() ? std::move(defaults->get_object()) : boost::json::object());
   max_text_bytes = static_cast<std::size_t>(std::max<std::int64_t>(1, max_model_len())) *
                    longest_token_bytes(parts.tokenizer.get()) * kNormalizerSlack;
   if (parts.tokenizer) {

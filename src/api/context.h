@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/thread_pool.hpp>
+#include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,6 +47,7 @@ struct ServiceParts {
   SamplingDefaults defaults;
   std::int32_t vocab_size = 0;  ///< of the model
   TransferInfo transfer;
+  std::string tokenizer_config;  ///< JSON for /tokenizer_info; "" if there is none
   /// First process of several: what it knows of the others; called on the server's thread. Empty: there are none.
   std::function<InstanceView()> instance_view;
   std::string bearer;  ///< other processes than the first: only requests with this token are answered; "": all are
@@ -71,6 +73,8 @@ struct Context {
   std::size_t max_text_bytes = 0;
   std::int64_t in_flight = 0;  ///< generation requests being answered
   HandedOver handed_over;
+  /// --default-chat-template-kwargs, parsed; never nullptr.
+  std::shared_ptr<const boost::json::object> template_defaults;
   std::optional<text::GrammarCompiler> grammars;  ///< none without a tokenizer
   std::shared_ptr<Front> front;                   ///< nullptr: no ranks elsewhere
 

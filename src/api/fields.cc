@@ -26,17 +26,26 @@ bool is_json_media_type(std::string_view value) {
 
 }  // namespace
 
+void Fields::check_listed([[maybe_unused]] std::string_view name) const {
+#ifndef NDEBUG
+  TANDEM_ASSERT(schema_.empty() || lists(schema_, name), "a member is read that request_schema.cc does not list");
+#endif
+}
+
 const json::value* Fields::find(std::string_view name) const {
+  check_listed(name);
   const json::value* value = object_.if_contains(name);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 Outcome<std::optional<std::int64_t>> Fields::integer(std::string_view name) const {
+  check_listed(name);
   if (auto value = json_int(object_, name)) return *value;
   return validation_error("int_parsing", name, "Input should be a valid integer");
 }
 
 Outcome<std::optional<double>> Fields::real(std::string_view name) const {
+  check_listed(name);
   const json::value* value = find(name);
   if (value != nullptr && value->is_bool()) return std::optional(value->as_bool() ? 1.0 : 0.0);
   if (auto number = json_double(object_, name); number && (!*number || std::isfinite(**number))) return *number;
@@ -44,11 +53,13 @@ Outcome<std::optional<double>> Fields::real(std::string_view name) const {
 }
 
 Outcome<std::optional<std::string>> Fields::text(std::string_view name) const {
+  check_listed(name);
   if (auto value = json_string(object_, name)) return *value;
   return validation_error("string_type", name, "Input should be a valid string");
 }
 
 Outcome<bool> Fields::boolean(std::string_view name, bool fallback) const {
+  check_listed(name);
   if (auto value = json_bool(object_, name)) return value->value_or(fallback);
   return validation_error("bool_parsing", name, "Input should be a valid boolean, unable to interpret input");
 }

@@ -11,12 +11,16 @@
 #include <vector>
 
 #include "api/refusal.h"
+#include "api/request_schema.h"
 
 namespace tandem::api {
 
 class Fields {
  public:
+  /// Parts of a body.
   explicit Fields(const boost::json::object& object) : object_(object) {}
+  /// A whole body, of which only listed members may be read: whatever is read is in /openapi.json.
+  Fields(const boost::json::object& object, Schema schema) : object_(object), schema_(schema) {}
 
   const boost::json::object& object() const { return object_; }
   /// nullptr if absent or null.
@@ -33,7 +37,10 @@ class Fields {
   Outcome<std::optional<std::vector<std::int32_t>>> token_ids(std::string_view name) const;
 
  private:
+  void check_listed(std::string_view name) const;
+
   const boost::json::object& object_;
+  Schema schema_;
 };
 
 /// One whole number that fits 32 bits.

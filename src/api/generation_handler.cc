@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 
 #include "api/answer.h"
 #include "api/aside.h"
@@ -11,6 +12,7 @@
 #include "api/generation.h"
 #include "api/handlers.h"
 #include "api/request.h"
+#include "api/request_log.h"
 #include "base/log.h"
 
 namespace tandem::api {
@@ -22,6 +24,7 @@ constexpr std::string_view kDone = "data: [DONE]\n\n";
 std::vector<engine::GenerationRequest> engine_requests(const Context& context, const Job& job) {
   std::vector<engine::GenerationRequest> requests;
   const auto arrival = std::chrono::steady_clock::now();
+  std::shared_ptr<engine::ChoiceGroup> group;
   for (std::size_t choice = 0; choice < job.num_choices(); ++choice) {
     const std::size_t prompt = job.prompt_of(choice);
     const auto k = static_cast<std::int64_t>(choice % static_cast<std::size_t>(job.n));
@@ -38,7 +41,8 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     request.grammar_after = job.grammar_after;
     request.priority = job.priority;
     request.rank = job.rank;
-    request.num_choices = job.n;
+    if (job.n > 1 && k == 0) group = std::make_shared<engine::ChoiceGroup>(job.n);
+    request.group = group;
     request.cache_salt = job.cache_salt;
     // The choices of a prompt share its KV: one hand-over is enough, and all may fetch from one.
     request.remote_decode = job.kv.remote_decode && k == 0;
@@ -47,7 +51,7 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     if (k == 0 && prompt < job.kv.push_to.size()) request.push_to = job.kv.push_to[prompt];
     if (k == 0 && job.kv.metaserver) {
       const net::HttpUrl& url = *job.kv.metaserver;
-      request.metaserver = engine::Metaserver{url.endpoint.host, url.endpoint.port, url.target,
+      request.metaserver = engine::Metaserver{url.endpoint.host, url.endpoint.port, url.endpoint.tls, url.target,
                                               job.chat ? job.id : fmt::format("{}-{}", job.id, prompt)};
     }
     request.traceparent = job.traceparent;
@@ -118,6 +122,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     }
     net::HttpResponse response(200, "application/json", format_->whole(choices_));
     if (job_.timing) response.headers.set(std::string(kTimingHeader), timing_text(slowest(choices_)));
+    log_answer(*context_, job_, choices_);
     context_->handed_over.remember(job_.base_id, leases());
     const bool sent = co_await send(context_, exchange_, std::move(response));
     if (!sent) give_up_handovers();
@@ -150,6 +155,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
       if (!co_await write(std::move(event))) co_return;
     }
     if (generation_->cancelled()) co_return;
+    log_answer(*context_, job_, choices_);
     std::string tail = job_.include_usage ? format_->usage_event(total_usage(job_, choices_)) : std::string();
     co_await end_with(std::move(tail));
   }
@@ -226,8 +232,19 @@ class Answering : public std::enable_shared_from_this<Answering> {
   std::unique_ptr<Generation> generation_;
 };
 
-Outcome<Job> prepare(Context& context, const net::HttpRequest& request, bool chat) {
-  return chat ? prepare_chat(context, request) : prepare_completion(context, request);
+Outcome<GenerationKind> kind_of_body(const net::HttpRequest& request) {
+  TANDEM_ASSIGN(const boost::json::object body, read_json_body(request));
+  if (body.contains("messages")) return GenerationKind::kChat;
+  if (body.contains("prompt")) return GenerationKind::kCompletion;
+  return bad_request(
+      "Cannot find suitable handler for request. Expected one of: a chat (with messages), a completion (with prompt)");
+}
+
+Outcome<Job> prepare(Context& context, const net::HttpRequest& request, GenerationKind kind) {
+  if (kind == GenerationKind::kByShape) {
+    TANDEM_ASSIGN(kind, kind_of_body(request));
+  }
+  return kind == GenerationKind::kChat ? prepare_chat(context, request) : prepare_completion(context, request);
 }
 
 using GrammarPtr = std::shared_ptr<const text::Grammar>;
@@ -247,23 +264,17 @@ net::Task<std::optional<Refusal>> compile_constraint(ContextPtr context, Exchang
   co_return std::nullopt;
 }
 
-void log_request(const Context& context, const Job& job) {
-  if (!context.config.enable_log_requests) return;
-  log::info("request {}: {} prompts, {} prompt tokens, max_tokens {}, n {}{}", job.id, job.prompts.size(),
-            total_usage(job, {}).prompt_tokens, job.sampling.max_tokens, job.n, job.stream ? ", stream" : "");
-}
-
 }  // namespace
 
-net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool chat) {
+net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, GenerationKind kind) {
   const auto received = std::chrono::steady_clock::now();
   const net::HttpRequest& request = exchange->request();
   std::shared_ptr<Outcome<Job>> job;
   if (request.body.size() < kLargeBodyBytes) {
-    job = std::make_shared<Outcome<Job>>(prepare(*context, request, chat));
+    job = std::make_shared<Outcome<Job>>(prepare(*context, request, kind));
   } else {
     std::function<Outcome<Job>()> work = [raw = context.get(), copy = std::make_shared<net::HttpRequest>(request),
-                                          chat] { return prepare(*raw, *copy, chat); };
+                                          kind] { return prepare(*raw, *copy, kind); };
     job = co_await run_aside<Job>(context, exchange->executor(), std::move(work));
   }
   std::optional<Refusal> refusal;

@@ -12,8 +12,12 @@ namespace tandem::api {
 using ContextPtr = std::shared_ptr<Context>;
 using ExchangePtr = std::shared_ptr<net::Exchange>;
 
-/// /v1/completions and /v1/chat/completions.
-net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, bool chat);
+enum class GenerationKind {
+  kCompletion,  ///< /v1/completions
+  kChat,        ///< /v1/chat/completions
+  kByShape,     ///< /invocations: messages make a chat, a prompt makes a completion
+};
+net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, GenerationKind kind);
 
 net::Task<void> handle_models(ContextPtr context, ExchangePtr exchange);
 net::Task<void> handle_tokenize(ContextPtr context, ExchangePtr exchange);
@@ -28,6 +32,13 @@ net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange);
 
 /// GET /tandem/info: which connector this instance runs, for proxies that pair instances.
 net::Task<void> handle_info(ContextPtr context, ExchangePtr exchange);
+
+// What the server tells of itself (server_info_handlers.cc).
+net::Task<void> handle_server_info(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_is_sleeping(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_tokenizer_info(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_openapi(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_docs(ContextPtr context, ExchangePtr exchange);
 
 /// Sends a response, with the headers that every answer of this server has. False if the client is gone.
 net::Task<bool> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response);

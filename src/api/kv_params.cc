@@ -139,6 +139,21 @@ Outcome<KvParams> read_kv_params(const Fields& body) {
   return params;
 }
 
+bool restore_client_limits(const Context& context, json::object& body) {
+  json::value* params = body.if_contains("kv_transfer_params");
+  const json::value* told =
+      params != nullptr && params->is_object() ? params->get_object().if_contains("tandem_client") : nullptr;
+  if (told == nullptr || !told->is_object() || !context.produces_kv()) return false;
+  const json::object client = told->get_object();
+  for (const char* name : {"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", "n"}) {
+    if (const json::value* own = client.if_contains(name))
+      body[name] = *own;
+    else
+      body.erase(name);
+  }
+  return true;
+}
+
 Outcome<void> check_partners(const Context& context, const KvParams& kv) {
   TANDEM_TRY(check_metaserver(context, kv));
   for (const auto& handover : kv.remote_prefill)

@@ -31,6 +31,11 @@ struct KvParams {
 /// malformed is refused, and so is a decoder's that is not ours: nothing could be pushed there.
 Outcome<KvParams> read_kv_params(const Fields& body);
 
+/// On a prefiller that `tandem proxy` asks for one token: the members of kv_transfer_params.tandem_client, which are
+/// what the client asked for, take the place of the proxy's in `body`. What is wrong with them is so refused before
+/// anything is computed. False if there is nothing of that.
+bool restore_client_limits(const Context& context, boost::json::object& body);
+
 /// Refuses partners that this instance may not have: a metaserver at a host that the operator does not allow, an engine
 /// of the same name, one that is not in the rank table. Only for instances with a connector.
 Outcome<void> check_partners(const Context& context, const KvParams& kv);

@@ -17,8 +17,6 @@
 #include <thread>
 #include <utility>
 
-#include "net/http_client.h"
-
 namespace tandem::api {
 namespace {
 
@@ -105,8 +103,13 @@ class MetaserverClient final : public engine::Announcer {
   }
 
   net::Task<Status> post(CallPtr call) {
-    const net::Endpoint endpoint(call->announcement.host, call->announcement.port);
-    const std::string where = fmt::format("metaserver http://{}{}", endpoint.to_string(), call->announcement.target);
+    net::Endpoint endpoint(call->announcement.host, call->announcement.port);
+    endpoint.tls = call->announcement.tls;
+    // Without the query: a proxy may have put a secret there.
+    const std::string& target = call->announcement.target;
+    const std::string where = fmt::format("metaserver {}://{}{}", endpoint.tls ? "https" : "http", endpoint.to_string(),
+                                          target.substr(0, target.find('?')));
+    if (endpoint.tls && !options_.tls) co_return Status(Code::kUnsupported, where + ": no TLS here", Scope::kTransfer);
     const auto client = client_of(endpoint);
     asio::steady_timer pause(io_);
     for (int attempt = 1;; ++attempt) {
@@ -141,8 +144,8 @@ class MetaserverClient final : public engine::Announcer {
 
   std::shared_ptr<net::HttpClient> client_of(const net::Endpoint& endpoint) {
     if (clients_.size() >= kMostClients) clients_.clear();  // calls in flight keep theirs
-    auto& client = clients_[endpoint.to_string()];
-    if (!client) client = net::HttpClient::create(io_.get_executor(), endpoint, net::ClientLimits{});
+    auto& client = clients_[(endpoint.tls ? "https://" : "http://") + endpoint.to_string()];
+    if (!client) client = net::HttpClient::create(io_.get_executor(), endpoint, net::ClientLimits{}, options_.tls);
     return client;
   }
 

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "engine/announcer.h"
+#include "net/http_client.h"
 
 namespace tandem::api {
 
@@ -17,6 +18,7 @@ struct MetaserverOptions {
   std::chrono::milliseconds retry_pause{100};
   std::chrono::milliseconds connect_timeout{3'000};
   std::chrono::milliseconds answer_timeout{480'000};  ///< the answer comes after the prefill
+  std::shared_ptr<boost::asio::ssl::context> tls;     ///< for https; nullptr: such calls fail
 };
 
 /// An engine::Announcer with a thread of its own; end it after the engine. Any status but 2xx is an error.

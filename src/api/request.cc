@@ -84,7 +84,7 @@ Outcome<std::optional<std::int32_t>> rank_of(const Context& context, const net::
 /// KV hand-over as far as this instance takes part in it. A stream cannot carry one back.
 Outcome<void> read_handover(const Context& context, const Fields& body, Job& job) {
   TANDEM_ASSIGN(job.kv, read_kv_params(body));
-  if (job.kv.remote_decode && (!context.produces_kv() || job.stream)) {
+  if (job.kv.remote_decode && (!context.produces_kv() || (job.stream && !job.for_prefill))) {
     log::debug("request {}: do_remote_decode is ignored: {}", job.id,
                job.stream ? "it is a stream" : "no producing connector");
     job.kv.remote_decode = false;
@@ -103,6 +103,18 @@ Outcome<void> read_handover(const Context& context, const Fields& body, Job& job
   return check_partners(context, job.kv);
 }
 
+/// Members that change nothing here, but have a type.
+Outcome<void> check_idle_members(const Fields& body) {
+  TANDEM_TRY(body.boolean("spaces_between_special_tokens", true));
+  TANDEM_TRY(body.real("length_penalty"));
+  for (const char* name : {"vllm_xargs", "mm_processor_kwargs"}) {
+    const json::value* value = body.find(name);
+    if (value != nullptr && !value->is_object())
+      return validation_error("dict_type", name, "Input should be a valid dictionary");
+  }
+  return {};
+}
+
 Outcome<void> read_prompt_logprobs(const Context& context, const Fields& body, Job& job) {
   TANDEM_ASSIGN(const auto asked, body.integer("prompt_logprobs"));
   if (!asked) return {};
@@ -114,9 +126,11 @@ Outcome<void> read_prompt_logprobs(const Context& context, const Fields& body, J
 }
 
 /// What both endpoints have in common, up to the prompt.
-Outcome<Job> read_common(Context& context, const net::HttpRequest& request, const Fields& body, bool chat) {
+Outcome<Job> read_common(Context& context, const net::HttpRequest& request, const Fields& body, bool chat,
+                         bool for_prefill) {
   Job job;
   job.chat = chat;
+  job.for_prefill = for_prefill;
   job.created = unix_seconds();
   TANDEM_ASSIGN(job.stream, body.boolean("stream", false));
   TANDEM_TRY(check_stream_options(context, body, job));
@@ -126,6 +140,7 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
   TANDEM_ASSIGN(job.tokens_as_ids,
                 body.boolean("return_tokens_as_token_ids", context.config.return_tokens_as_token_ids));
   TANDEM_TRY(read_prompt_logprobs(context, body, job));
+  TANDEM_TRY(check_idle_members(body));
   TANDEM_ASSIGN(const auto priority, body.int32("priority"));
   job.priority = priority.value_or(0);
   TANDEM_ASSIGN(job.rank, rank_of(context, request));
@@ -141,7 +156,7 @@ Outcome<Job> read_common(Context& context, const net::HttpRequest& request, cons
   if (!context.engine().healthy())
     return Refusal(500, "InternalServerError", "EngineCore encountered an issue. See the server's log for the cause.");
   TANDEM_TRY(refuse_unsupported(body));
-  TANDEM_ASSIGN(job.constraint, read_constraint(body));
+  TANDEM_ASSIGN(job.constraint, read_constraint(body, context.config.compact_json));
   TANDEM_TRY(read_handover(context, body, job));
   return job;
 }
@@ -186,7 +201,13 @@ Outcome<void> resolve(const Context& context, Job& job, std::optional<std::int64
     budget = std::min(budget, left);
   }
   TANDEM_ASSIGN(job.sampling, resolve_sampling(job.sampling_fields, context.parts.defaults, context.limits(), budget));
-  return check_counts(context, job);
+  TANDEM_TRY(check_counts(context, job));
+  if (job.for_prefill) {
+    job.stream = job.include_usage = job.continuous_usage = false;
+    job.n = job.sampling_fields.n = 1;
+    job.sampling.max_tokens = job.sampling.min_tokens = 1;
+  }
+  return {};
 }
 
 Outcome<void> read_completion_logprobs(const Context& context, const Fields& body, bool echo, Job& job) {
@@ -306,9 +327,10 @@ Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t pro
 }
 
 Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& request) {
-  TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  const Fields body(object);
-  TANDEM_ASSIGN(Job job, read_common(context, request, body, false));
+  TANDEM_ASSIGN(json::object object, read_json_body(request));
+  const bool for_prefill = restore_client_limits(context, object);
+  const Fields body(object, completion_schema());
+  TANDEM_ASSIGN(Job job, read_common(context, request, body, false, for_prefill));
   TANDEM_ASSIGN(const bool echo, body.boolean("echo", false));
   TANDEM_TRY(read_completion_logprobs(context, body, echo, job));
   TANDEM_ASSIGN(auto asked, completion_tokens(body));
@@ -330,10 +352,11 @@ Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& reques
 }
 
 Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
-  TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  const Fields body(object);
+  TANDEM_ASSIGN(json::object object, read_json_body(request));
+  const bool for_prefill = restore_client_limits(context, object);
+  const Fields body(object, chat_schema());
   if (!body.has("messages")) return validation_error("missing", "messages", "Field required");
-  TANDEM_ASSIGN(Job job, read_common(context, request, body, true));
+  TANDEM_ASSIGN(Job job, read_common(context, request, body, true, for_prefill));
   TANDEM_TRY(read_chat_logprobs(context, body, job));
   TANDEM_ASSIGN(const auto asked, chat_tokens(body));
   TANDEM_ASSIGN(const bool echo, body.boolean("echo", false));

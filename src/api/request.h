@@ -39,6 +39,7 @@ struct Job {
   bool tokens_as_ids = false;         ///< token strings of log-probabilities are "token_id:N"
   bool show_prompt_logprobs = false;  ///< the request asked for prompt_logprobs
   bool drop_output = false;           ///< completions: echo with max_tokens 0
+  bool for_prefill = false;           ///< a proxy asks for the KV of what a client sent: one token is made
   bool timing = false;                ///< the client asked for X-Tandem-Timing
   std::int32_t n = 1;
   std::vector<Prompt> prompts;

@@ -50,8 +50,9 @@ Outcome<std::vector<std::pair<std::int32_t, float>>> read_logit_bias(const Field
           fmt::format(
               "Found token_id {} in logit_bias but token_id must be an integer or string representing an integer", key),
           "logit_bias");
-    TANDEM_ASSIGN(const auto amount, entries.real(key));
-    bias.emplace_back(id, static_cast<float>(std::clamp(amount.value_or(0.0), -100.0, 100.0)));
+    const auto amount = entries.real(key);
+    if (!amount) return validation_error("float_parsing", "logit_bias", "Input should be a valid number");
+    bias.emplace_back(id, static_cast<float>(std::clamp(amount->value_or(0.0), -100.0, 100.0)));
   }
   return bias;
 }
@@ -70,6 +71,11 @@ Outcome<void> check_ids(const SamplingFields& fields, std::int32_t vocab_size) {
     return bad_request(fmt::format("token_id(s) [{}] in logit_bias contain out-of-vocab token ids. Vocabulary size: {}",
                                    fmt::join(outside, ", "), vocab_size),
                        "logit_bias");
+  for (const std::int32_t id : fields.stop_token_ids)
+    if (id < 0 || id >= vocab_size)
+      return bad_request(
+          fmt::format("stop_token_ids contains out-of-vocab token id {}. Vocabulary size: {}", id, vocab_size),
+          "stop_token_ids");
   if (!fields.allowed_token_ids) return {};
   if (fields.allowed_token_ids->empty())
     return bad_request("allowed_token_ids is not None and empty!", "allowed_token_ids");

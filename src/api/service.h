@@ -17,6 +17,8 @@ class Service {
   Service(const config::ServeConfig& config, ServiceParts parts);
   /// Adds the routes. Handlers share the context, so they may outlive the service, but not the engine.
   void install(net::HttpServer& server);
+  /// The list of routes as vLLM writes it when it starts: scripts look for it.
+  void log_routes() const;
   /// A process of the instance came or went (ServiceParts::instance_view). On the server's thread.
   void instance_changed();
 
@@ -26,6 +28,7 @@ class Service {
 
 /// For a server that listens before its service is there: the usual paths answer 503 and say what it waits for. A
 /// service that is installed later takes their place.
-void install_starting(net::HttpServer& server, std::function<std::string()> waiting_for);
+void install_starting(net::HttpServer& server, const config::ServeConfig& config,
+                      std::function<std::string()> waiting_for);
 
 }  // namespace tandem::api

@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "config/version.h"
 #include "net/relay.h"
-#include "obs/merge.h"
 
 namespace tandem::api {
 namespace {
@@ -45,7 +44,7 @@ std::string models_json(Context& context) {
 
 Outcome<std::string> tokenize_json(const Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  const Fields body(object);
+  const Fields body(object, tokenize_schema());
   TANDEM_TRY(check_model(context, body));
   std::string text;
   const bool is_prompt = body.has("prompt");
@@ -77,7 +76,7 @@ Outcome<std::string> tokenize_json(const Context& context, const net::HttpReques
 
 Outcome<std::string> detokenize_json(const Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  const Fields body(object);
+  const Fields body(object, detokenize_schema());
   TANDEM_TRY(check_model(context, body));
   TANDEM_ASSIGN(const auto ids, body.token_ids("tokens"));
   if (!ids) return validation_error("missing", "tokens", "Field required");
@@ -96,7 +95,7 @@ Outcome<std::string> detokenize_json(const Context& context, const net::HttpRequ
 /// X-Request-Id carried. True if there was one.
 Outcome<std::string> release_json(const Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const json::object object, read_json_body(request));
-  TANDEM_ASSIGN(const KvParams params, read_kv_params(Fields(object)));
+  TANDEM_ASSIGN(const KvParams params, read_kv_params(Fields(object, release_schema())));
   bool released = false;
   for (const auto& handover : params.remote_prefill) {
     if (!handover || !context.produces_kv()) continue;
@@ -136,20 +135,6 @@ std::string info_json(const Context& context) {
   writer.member("block_size", std::int64_t{context.config.block_size}).member("model", context.model_name());
   writer.end_object();
   return writer.take();
-}
-
-/// Without the vllm: families (--disable-log-stats). Every line of a family has its name, after "# HELP " or "# TYPE "
-/// or at the start.
-std::string without_vllm_metrics(std::string_view text) {
-  std::string kept;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
-    std::string_view name = text.substr(0, end);
-    if (name.starts_with("# ")) name.remove_prefix(std::min<std::size_t>(7, name.size()));
-    if (!name.starts_with("vllm:")) kept += text.substr(0, end);
-    text.remove_prefix(end);
-  }
-  return kept;
 }
 
 net::HttpResponse response_of(const Outcome<std::string>& body) {
@@ -213,20 +198,23 @@ net::Task<void> handle_version(ContextPtr context, ExchangePtr exchange) {
 }
 
 net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange) {
-  net::HttpResponse response(200, "application/json", fmt::format(R"({{"server_load":{}}})", context->in_flight));
+  net::HttpResponse response(
+      200, "application/json",
+      fmt::format(R"({{"server_load":{}}})", context->config.server_load_tracking ? context->in_flight : 0));
   co_await send(context, exchange, std::move(response));
 }
 
 net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
-  std::string text = context->parts.metrics->expose();
+  const auto accept = exchange->request().headers.find("accept");
+  const obs::Format format = obs::format_for(accept.value_or(""));
+  std::vector<std::string> others;
   if (context->front) {
     net::ClientRequest request("GET", "/metrics");
-    auto texts = co_await context->front->ask_others(exchange->executor(), std::move(request));
-    texts.push_back(std::move(text));
-    text = obs::merge_expositions(texts);
+    if (accept) request.headers.set("Accept", std::string(*accept));
+    others = co_await context->front->ask_others(exchange->executor(), std::move(request));
   }
-  if (context->config.disable_log_stats) text = without_vllm_metrics(text);
-  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
+  net::HttpResponse response(200, std::string(obs::content_type(format)),
+                             context->parts.metrics->expose(format, others));
   co_await send(context, exchange, std::move(response));
 }
 

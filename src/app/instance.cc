@@ -22,6 +22,8 @@
 #include "model/expert_placement.h"
 #include "model/hf_metadata.h"
 #include "model/weights.h"
+#include "net/tls.h"
+#include "obs/process_metrics.h"
 #include "worker/model_worker.h"
 #include "worker/stub_worker.h"
 
@@ -119,7 +121,15 @@ Result<model::GenerationDefaults> read_generation_folder(const std::string& fold
   return defaults;
 }
 
-/// --hf-overrides of a stub: its timing and size.
+/// What vllm:cache_config_info says of the command line, in Python's words.
+obs::Labels cache_labels(const config::ServeConfig& config) {
+  const auto text = [](const auto& number) { return number ? fmt::format("{}", *number) : std::string("None"); };
+  return {{"gpu_memory_utilization", text(config.memory_utilization)},
+          {"kv_cache_memory_bytes", text(config.kv_cache_bytes)},
+          {"num_gpu_blocks_override", text(config.num_blocks)}};
+}
+
+/// --hf-overrides of a stub: its timing, size and death.
 Result<worker::StubOptions> stub_options(const config::ServeConfig& config, std::int32_t vocab_size) {
   worker::StubOptions options;
   TANDEM_ASSIGN(const json::value value, parse_json(config.hf_overrides));
@@ -133,9 +143,16 @@ Result<worker::StubOptions> stub_options(const config::ServeConfig& config, std:
         Code::kInvalidArgument,
         fmt::format("--hf-overrides of a stub: sampled_ids is {}; allowed are 1 to {}", *sampled_ids, vocab_size));
   options.sampled_ids = static_cast<std::int32_t>(sampled_ids.value_or(0));
+  TANDEM_ASSIGN(const auto last_step, json_double(object, "dies_at_step"));
   options.seconds_per_step = step.value_or(0.0);
   options.seconds_per_prefill_token = prefill.value_or(0.0);
   options.seconds_per_decode_token = decode.value_or(0.0);
+  if (last_step) {
+    options.before_step = [left = *last_step](const worker::StepPlan&) mutable {
+      left -= 1.0;
+      return left > 0.0 ? Status() : Status(Code::kInternal, "the script ends here (dies_at_step)", Scope::kProcess);
+    };
+  }
   options.vocab_size = vocab_size;
   options.block_size = config.block_size;
   const std::int32_t num_ranks = config.data_parallel.local;
@@ -155,8 +172,13 @@ std::string advertised_host(const config::ServeConfig& config) {
 
 Instance::Instance(const config::ServeConfig& config)
     : config_(config),
-      metrics_(obs::Labels{{"engine", std::to_string(config.data_parallel.start_rank)},
-                           {"model_name", config.served_model_names.front()}}) {}
+      metrics_(obs::Labels{{"engine", std::to_string(config.data_parallel.external_rank.value_or(
+                                          config.data_parallel.start_rank))},
+                           {"model_name", config.served_model_names.front()}},
+               config.disable_log_stats ? "vllm:" : "") {
+  // Behind the first process of an instance it is that one that is measured: two processes have no common start time.
+  if (!config.data_parallel.headless) obs::add_process_metrics(metrics_);
+}
 
 Instance::~Instance() { stop(); }
 
@@ -274,7 +296,12 @@ Result<void> Instance::start_transfer() {
                     .connector = kv.connector,
                     .role = std::string(config::kv_role_name(kv.role)),
                     .incarnation = transfer_->incarnation()};
-  if (kv.receives()) announcer_ = api::start_metaserver_client(api::MetaserverOptions{});
+  if (kv.receives()) {
+    api::MetaserverOptions metaservers;
+    const config::ClientTls& tls = config_.kv_metaserver_tls;
+    TANDEM_ASSIGN(metaservers.tls, net::make_tls_client_context({tls.ca_certs, tls.certfile, tls.keyfile}));
+    announcer_ = api::start_metaserver_client(metaservers);
+  }
   const std::string where = kv.listens() ? fmt::format(", at {}:{}", options.advertised_host, transfer_->port()) : "";
   log::info("KV transfer: {} as {}, engine_id {}{}", kv.connector, config::kv_role_name(kv.role), options.engine_id,
             where);
@@ -296,6 +323,11 @@ void Instance::start_engine() {
   if (config_.kv_transfer && config_.kv_transfer->load_failure == config::LoadFailure::kRecompute)
     options.load_failure_policy = engine::LoadFailurePolicy::kRecompute;
   options.eos_token_ids = text_.eos_token_ids;
+  if (config_.disable_log_stats)
+    options.log_interval = std::chrono::milliseconds(0);
+  else
+    options.log_interval = config_.log_stats_interval;
+  options.cache_labels = cache_labels(config_);
   engine_ = engine::Engine::start(options, *worker_, text_.tokenizer, transfer_.get(), metrics_, announcer_.get());
 }
 
@@ -323,6 +355,7 @@ api::ServiceParts Instance::service_parts() {
   parts.metrics = &metrics_;
   parts.defaults = sampling_defaults();
   parts.vocab_size = worker_->vocab_size();
+  parts.tokenizer_config = text_.tokenizer_config;
   parts.transfer = transfer_info_;
   parts.transfer.tp_size = config_.tensor_parallel_size;
   if (processes_ && config_.data_parallel.headless)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry of the `tandem` binary. Exit codes: 0 after a clean stop, 2 for usage, 1 for everything else; each failure is
 // one line on stderr.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -50,6 +52,15 @@ void start_log(const std::string& level, const std::vector<std::string>& notes) 
   for (const std::string& note : notes) tandem::log::info("{}", note);
 }
 
+/// A stream through a proxy takes two descriptors, and the usual soft limit is 1024.
+void raise_descriptor_limit() {
+  constexpr rlim_t kEnough = 65'535;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, kEnough);
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 struct Runner {
   const std::vector<std::string>& notes;
 
@@ -61,10 +72,12 @@ struct Runner {
     start_log(serve.log_level, notes);
     const std::string idle = config::idle_variables_note(environment_names(), serve);
     if (!idle.empty()) tandem::log::info("{}", idle);
+    raise_descriptor_limit();
     return tandem::app::run_serve(serve);
   }
   Result<void> operator()(const config::ProxyConfig& proxy) const {
     start_log(proxy.log_level, notes);
+    raise_descriptor_limit();
     return tandem::app::run_proxy(proxy);
   }
   Result<void> operator()(const config::UpConfig& up) const {

@@ -66,11 +66,13 @@ class ServeSession {
 
  private:
   Result<void> reserve_ports() {
-    auto http = PortReservation::reserve(config_.host, config_.port);
-    // Nobody but the first process asks for the port of another one, and it is told which it is.
-    if (!http && config_.data_parallel.headless) http = PortReservation::reserve(config_.host, 0);
-    if (!http) return http.error();
-    http_port_.emplace(std::move(*http));
+    if (config_.uds.empty()) {
+      auto http = PortReservation::reserve(config_.host, config_.port);
+      // Nobody but the first process asks for the port of another one, and it is told which it is.
+      if (!http && config_.data_parallel.headless) http = PortReservation::reserve(config_.host, 0);
+      if (!http) return http.error();
+      http_port_.emplace(std::move(*http));
+    }
     if (!config_.kv_transfer || !config_.kv_transfer->listens() || config_.kv_transfer->port == 0) return {};
     const config::KvTransferConfig& kv = *config_.kv_transfer;
     const std::string host = kv.bind_host.empty() ? advertised_host(config_) : kv.bind_host;
@@ -89,13 +91,14 @@ class ServeSession {
   void make_server() {
     net::ServerLimits limits;
     limits.max_body_bytes = kMaxBodyBytes;
+    limits.keep_alive_timeout = config_.keep_alive;
     server_ = net::HttpServer::create(io_.get_executor(), limits);
   }
 
   /// The first of several processes waits for the others, perhaps for long: it says so to whoever asks.
   Result<void> answer_while_loading() {
     if (config_.data_parallel.one_process() || config_.data_parallel.headless) return {};
-    api::install_starting(*server_, [this] {
+    api::install_starting(*server_, config_, [this] {
       const auto processes = this->processes();
       if (!processes) return std::string("the model is being opened");
       const Status complete = processes->cluster().complete();
@@ -105,10 +108,13 @@ class ServeSession {
   }
 
   Result<void> listen() {
-    if (!config_.ssl_certfile.empty() && !config_.data_parallel.headless) {
-      TANDEM_TRY(server_->use_tls({config_.ssl_certfile, config_.ssl_keyfile,
-                                   config_.ssl_cert_reqs > 0 ? config_.ssl_ca_certs : "", config_.ssl_cert_reqs == 2}));
+    const config::ServerTls& tls = config_.tls;
+    if (tls.on() && !config_.data_parallel.headless) {
+      TANDEM_TRY(server_->use_tls(
+          {tls.certfile, tls.keyfile, tls.cert_reqs > 0 ? tls.ca_certs : "", tls.cert_reqs == 2, tls.ciphers}));
     }
+    listening_ = true;
+    if (!config_.uds.empty()) return server_->listen_unix(config_.uds);
     TANDEM_ASSIGN(listening_port_, server_->listen(config_.host, http_port_->port()));
     http_port_->release();
     return {};
@@ -148,7 +154,7 @@ class ServeSession {
         if (service_) service_->instance_changed();
       });
     };
-    hooks.http_port = http_port_->port();
+    hooks.http_port = http_port_ ? http_port_->port() : 0;
     auto instance = Instance::load(config_, hooks);
     auto loaded = std::make_shared<Result<std::unique_ptr<Instance>>>(std::move(instance));
     asio::post(io_, [this, loaded] { on_loaded(std::move(*loaded)); });
@@ -162,7 +168,7 @@ class ServeSession {
     instance_ = std::move(*loaded);
     service_.emplace(config_, instance_->service_parts());
     service_->install(*server_);
-    if (listening_port_ == 0) {
+    if (!listening_) {
       if (const auto listening = listen(); !listening) {
         fail(listening.error());
         return;
@@ -172,9 +178,17 @@ class ServeSession {
     ready_ = true;
     watch_health();
     const bool headless = config_.data_parallel.headless;
-    log::info("Starting Tandem {} server on {}://{}:{}", headless ? "internal API" : "API",
-              config_.ssl_certfile.empty() || headless ? "http" : "https",
-              config_.host.empty() ? "0.0.0.0" : config_.host, listening_port_);
+    const std::string host = config_.host.empty() ? "0.0.0.0" : config_.host;
+    if (headless) {
+      log::info("Starting Tandem internal API server on http://{}:{}", host, listening_port_);
+    } else {
+      // Scripts look for these lines, so they are vLLM's.
+      const std::string where =
+          config_.uds.empty() ? fmt::format("{}://{}:{}", config_.tls.on() ? "https" : "http", host, listening_port_)
+                              : "unix:" + config_.uds;
+      log::info("Starting vLLM API server 0 on {}", where);
+      service_->log_routes();
+    }
     log::info("Application startup complete.");
   }
 
@@ -193,7 +207,7 @@ class ServeSession {
         sick_since_.reset();
       } else if (!sick_since_) {
         sick_since_ = now;
-      } else if (now - *sick_since_ >= kDeadEngineGrace) {
+      } else if (now - *sick_since_ >= kDeadEngineGrace && !config_.keep_alive_on_engine_death) {
         outcome_ = Status(Code::kInternal, "the engine is dead; its log says why", Scope::kProcess);
         begin_stop();
         return;
@@ -233,7 +247,8 @@ class ServeSession {
   std::optional<api::Service> service_;
   std::mutex processes_mutex_;
   std::shared_ptr<Processes> processes_;  // guarded by processes_mutex_
-  std::uint16_t listening_port_ = 0;      ///< 0: not yet
+  std::uint16_t listening_port_ = 0;      ///< 0: not yet, or on a Unix socket
+  bool listening_ = false;
   std::thread loader_;
   std::thread stopper_;
   std::optional<std::chrono::steady_clock::time_point> sick_since_;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/json.h"
 #include "base/log.h"
 
 namespace tandem::app {
@@ -124,6 +125,31 @@ Result<std::shared_ptr<const text::Tokenizer>> byte_tokenizer() {
     vocabulary.token_types.push_back(kControlToken);
   }
   return text::Tokenizer::from_gguf(vocabulary);
+/// tokenizer_config.json as it is, or what is known without one, with its class and the template in use.
+Result<std::string> tokenizer_config(const config::ServeConfig& config, const text::TemplateTokens& tokens,
+                                     const std::optional<std::string>& chat_template) {
+  namespace json = boost::json;
+  fs::path folder = config.tokenizer.empty() ? config.model : config.tokenizer;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) folder = folder.parent_path();
+  const fs::path path = folder / "tokenizer_config.json";
+  json::object object;
+  if (fs::exists(path, error)) {
+    TANDEM_ASSIGN(const json::value value, read_json_file(path.string(), JsonLimits{.max_bytes = 64U << 20}));
+    if (!value.is_object()) return Status(Code::kInvalidArgument, path.string() + ": expected a JSON object");
+    object = value.get_object();
+  } else {
+    const auto add = [&object](const char* name, const std::string& token) {
+      if (!token.empty()) object[name] = token;
+    };
+    add("bos_token", tokens.bos);
+    add("eos_token", tokens.eos);
+    add("pad_token", tokens.pad);
+    add("unk_token", tokens.unk);
+  }
+  if (!object.contains("tokenizer_class")) object["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (chat_template && !object.contains("chat_template")) object["chat_template"] = *chat_template;
+  return std::string(json::serialize(object));
 }
 
 }  // namespace
@@ -145,6 +171,10 @@ Result<TextParts> load_text(const config::ServeConfig& config, const model::Chec
                                       checkpoint.special_token("pad"), checkpoint.special_token("unk")};
   TANDEM_TRY(load_templates(config, checkpoint, parts));
   parts.eos_token_ids = eos_ids(checkpoint, *parts.tokenizer);
+  if (config.tokenizer_info) {
+    TANDEM_ASSIGN(const auto chat_template, checkpoint.chat_template(false));
+    TANDEM_ASSIGN(parts.tokenizer_config, tokenizer_config(config, parts.tokens, chat_template));
+  }
   return parts;
 }
 
@@ -161,6 +191,9 @@ Result<TextParts> stub_text(const config::ServeConfig& config) {
     TANDEM_ASSIGN(source, read_template_flag(config.chat_template));
   }
   TANDEM_ASSIGN(parts.chat_template, text::ChatTemplate::compile(source, parts.tokens));
+  if (config.tokenizer_info) {
+    TANDEM_ASSIGN(parts.tokenizer_config, tokenizer_config(config, parts.tokens, source));
+  }
   return parts;
 }
 

@@ -20,6 +20,7 @@ struct TextParts {
   std::shared_ptr<const text::ChatTemplate> tool_template;  ///< nullptr: the same as chat_template
   text::TemplateTokens tokens;
   std::vector<std::int32_t> eos_token_ids;  ///< the tokenizer's first
+  std::string tokenizer_config;             ///< JSON, only with --enable-tokenizer-info-endpoint
 };
 
 Result<TextParts> load_text(const config::ServeConfig& config, const model::Checkpoint& checkpoint);

@@ -3,6 +3,7 @@
 #include "config/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -31,13 +32,24 @@ class Command {
   /// A name and help line for what stands without a flag; canonical_arguments collects the values.
   void positional(std::string name, std::string help) { positionals_.emplace_back(std::move(name), std::move(help)); }
 
-  std::string help() {
+  /// What --help showed, or --help=all, =listgroup, =<group>, =<part of a flag's name>.
+  Result<std::string> help() {
+    if (help_topic_ == "listgroup") return fmt::format("{}\n", fmt::join(groups(), "\n"));
+    if (!help_topic_.empty() && help_topic_ != "all" && help_topic_ != "page") {
+      TANDEM_TRY(show_only(help_topic_));
+    }
     register_flags();
     return app_.help();
   }
 
   /// Sets every flag that was given. nullopt if --help was among them.
   Result<std::optional<Arguments>> parse(std::span<const std::string> arguments) {
+    for (const std::string& argument : arguments) {
+      if (argument == "--") break;
+      if (!argument.starts_with(kHelpTopic)) continue;
+      help_topic_ = argument.substr(kHelpTopic.size());
+      return std::optional<Arguments>();
+    }
     FlagForms forms = flags.forms();
     forms.flags.push_back(FlagForm{"--help", Arity::kNone});
     forms.short_forms.emplace_back("-h", "--help");
@@ -61,6 +73,37 @@ class Command {
   }
 
  private:
+  std::vector<std::string> groups() const {
+    std::vector<std::string> names;
+    for (const Flag& flag : flags.flags())
+      if (!flag.group.empty() && std::find(names.begin(), names.end(), flag.group) == names.end())
+        names.push_back(flag.group);
+    return names;
+  }
+
+  /// A group by its name, else the flags whose names hold the text.
+  Result<void> show_only(const std::string& topic) {
+    const std::string wanted = lower(topic);
+    const std::vector<std::string> known = groups();
+    const bool is_group =
+        std::any_of(known.begin(), known.end(), [&](const auto& name) { return lower(name) == wanted; });
+    std::string part = wanted;
+    std::replace(part.begin(), part.end(), '_', '-');
+    for (const Flag& flag : flags.flags()) {
+      const bool shown = is_group ? lower(flag.group) == wanted : flag.form.name.find(part) != std::string::npos;
+      if (shown && !flag.group.empty()) shown_.push_back(flag.form.name);
+    }
+    if (!shown_.empty()) return {};
+    const std::string near = nearest_name(topic, known);
+    return invalid(fmt::format("--help={}: no group or flag of that name{}; groups are {}", topic,
+                               near.empty() ? "" : fmt::format(" (did you mean {}?)", near), fmt::join(known, ", ")));
+  }
+
+  static std::string lower(std::string text) {
+    for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+    return text;
+  }
+
   void register_flags() {
     if (!options_.empty()) return;
     for (const auto& [name, help] : positionals_) app_.add_option(name, accept_, help)->type_name("");
@@ -81,12 +124,17 @@ class Command {
       option = app_.add_option(names, accept_, help)->type_name(flag.metavar);
       option->expected(1, flag.form.arity == Arity::kMany ? kMaxValues : 1);
     }
-    return option->group(flag.group);
+    const bool hidden = !shown_.empty() && std::find(shown_.begin(), shown_.end(), flag.form.name) == shown_.end();
+    return option->group(hidden ? "" : flag.group);
   }
+
+  static constexpr std::string_view kHelpTopic = "--help=";
 
   CLI::App app_;
   std::string name_;
   std::vector<std::pair<std::string, std::string>> positionals_;
+  std::string help_topic_;
+  std::vector<std::string> shown_;     ///< names of the flags that help is about; empty: all
   std::vector<CLI::Option*> options_;  ///< one for each flag, owned by app_
   CLI::callback_t accept_ = [](const CLI::results_t&) { return true; };
   bool switch_ = false;
@@ -110,18 +158,27 @@ constexpr std::string_view kOverview =
     "  --version   print the version\n"
     "  --help      print this text\n";
 
+Result<Text> help_of(Command& command) {
+  TANDEM_ASSIGN(std::string text, command.help());
+  return Text{std::move(text)};
+}
+
 Result<CommandLine> parse_serve(std::span<const std::string> arguments, const Environment& environment) {
   CommandLine line;
   Command command("serve", "One instance: OpenAI endpoints over a model, as `vllm serve`.", line.notes);
   ServeOptions options(command.flags);
   command.positional("model", "model folder (Hugging Face) or .gguf file");
-  TANDEM_ASSIGN(const std::vector<std::string> expanded, expand_config_file(arguments));
-  TANDEM_ASSIGN(auto given, command.parse(expanded));
+  TANDEM_ASSIGN(const ExpandedArguments expanded, expand_config_file(arguments));
+  TANDEM_ASSIGN(auto given, command.parse(expanded.arguments));
   if (!given) {
-    line.command = Text{command.help()};
+    TANDEM_ASSIGN(line.command, help_of(command));
     return line;
   }
   if (!given->rest.empty()) given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
+  if (expanded.model) {
+    if (given->positional.empty()) given->positional.emplace_back();
+    given->positional[0] = *expanded.model;
+  }
   TANDEM_ASSIGN(line.command, options.finish(given->positional, environment, line.notes));
   return line;
 }
@@ -135,7 +192,7 @@ Result<CommandLine> parse_up(std::span<const std::string> arguments) {
   command.positional("deployment", "deployment file (YAML), in place of --model, --prefill and --decode");
   TANDEM_ASSIGN(auto given, command.parse(arguments));
   if (!given) {
-    line.command = Text{command.help()};
+    TANDEM_ASSIGN(line.command, help_of(command));
     return line;
   }
   TANDEM_ASSIGN(line.command, options.finish(given->positional, std::move(given->rest)));
@@ -151,7 +208,7 @@ Result<CommandLine> parse_plain(std::string name, std::string about, std::span<c
   Options options(command.flags, context...);
   TANDEM_ASSIGN(auto given, command.parse(arguments));
   if (!given) {
-    line.command = Text{command.help()};
+    TANDEM_ASSIGN(line.command, help_of(command));
     return line;
   }
   given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());
@@ -159,8 +216,9 @@ Result<CommandLine> parse_plain(std::string name, std::string about, std::span<c
   return line;
 }
 
-Result<CommandLine> parse_proxy(std::span<const std::string> arguments) {
-  return parse_plain<ProxyOptions>("proxy", "Pairs prefillers and decoders behind one address.", arguments);
+Result<CommandLine> parse_proxy(std::span<const std::string> arguments, const Environment& environment) {
+  return parse_plain<ProxyOptions>("proxy", "Pairs prefillers and decoders behind one address.", arguments,
+                                   environment);
 }
 
 Result<CommandLine> parse_quantize(std::span<const std::string> arguments) {
@@ -226,7 +284,7 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
   auto line = [&]() -> Result<CommandLine> {
     const auto rest = arguments.subspan(1);
     if (name == "serve") return parse_serve(rest, environment);
-    if (name == "proxy") return parse_proxy(rest);
+    if (name == "proxy") return parse_proxy(rest, environment);
     if (name == "up") return parse_up(rest);
     if (name == "quantize") return parse_quantize(rest);
     if (name == "ranktable") return parse_ranktable(rest, environment);

@@ -33,6 +33,7 @@ class ServeOptions {
   void add_cache(FlagList& flags);
   void add_scheduler(FlagList& flags);
   void add_frontend(FlagList& flags);  // serve_frontend_options.cc, with finish_frontend
+  void add_logging(FlagList& flags);   // serve_logging_options.cc, with finish_logging
   void add_disaggregation(FlagList& flags);
   void add_parallel(FlagList& flags);  // serve_parallel_options.cc, with finish_parallel
   // serve_device_options.cc: what scripts for another device say.
@@ -43,31 +44,42 @@ class ServeOptions {
   void finish_planned_decodes(std::vector<std::string>& notes);
   Result<void> merge_hf_overrides();
   Result<void> finish_frontend(const Environment& environment);
-  Result<void> finish_parallel(const Environment& environment);
+  Result<void> finish_logging(const Environment& environment);
+  Result<void> finish_parallel(const Environment& environment, std::vector<std::string>& notes);
+  Result<void> become_external_rank(std::vector<std::string>& notes);
+  Result<void> finish_kv_transfer(const Environment& environment, std::vector<std::string>& notes);
+  void add_access(FlagList& flags);
+  void add_templates_and_parsers(FlagList& flags);
   Result<void> take_place_in_slurm(const Environment& environment);
   Result<void> read_environment(const Environment& environment);
 
   ServeConfig config_;
   std::string model_flag_;
   std::optional<std::int32_t> max_num_seqs_;
-  std::optional<std::int32_t> data_parallel_local_, data_parallel_start_rank_;
+  std::optional<std::int32_t> data_parallel_local_, data_parallel_start_rank_, data_parallel_rank_;
+  std::optional<std::int32_t> num_data_parallel_ranks_;  ///< of all instances that an outside balancer joins
+  bool external_balancer_ = false;
+  std::int32_t api_server_count_ = 1;
   std::optional<std::string> data_parallel_address_;
   std::optional<std::string> rope_scaling_;
   std::optional<double> rope_theta_;
   std::optional<std::string> kv_transfer_config_;
   std::optional<std::int32_t> planned_decodes_;  ///< as asked for, before it is cut to max_num_seqs
+  std::optional<std::string> log_level_;
+  std::string http_log_level_ = "info";
+  bool no_access_log_ = false;
   bool enforce_eager_ = false;
   bool binding_given_ = false;
 };
 
 class ProxyOptions {
  public:
-  explicit ProxyOptions(FlagList& flags);
+  ProxyOptions(FlagList& flags, const Environment& environment);
   Result<ProxyConfig> finish(const std::vector<std::string>& positional);
 
  private:
   ProxyConfig config_;
-  std::vector<std::string> prefiller_hosts_{"localhost"}, decoder_hosts_{"localhost"};
+  std::vector<Backend> prefiller_hosts_{{"localhost"}}, decoder_hosts_{{"localhost"}};  ///< ports follow
   std::vector<std::uint16_t> prefiller_ports_{8001}, decoder_ports_{8002};
 };
 

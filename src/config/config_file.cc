@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <optional>
 #include <sstream>
 
 #include "base/json.h"
@@ -71,23 +70,29 @@ void append_flag(const std::string& name, const YAML::Node& value, std::vector<s
     arguments.push_back(value.as<std::string>());
 }
 
-Result<std::vector<std::string>> flags_of(const std::string& path) {
+Result<ExpandedArguments> flags_of(const std::string& path) {
   TANDEM_ASSIGN(const std::string text, read_file(path));
-  std::vector<std::string> arguments;
+  ExpandedArguments expanded;
   try {
     const YAML::Node root = YAML::Load(text);
     if (!root.IsMap()) return invalid(path, "expected one mapping of flags to values");
-    for (const auto& member : root) append_flag(member.first.as<std::string>(), member.second, arguments);
+    for (const auto& member : root) {
+      const auto name = member.first.as<std::string>();
+      if (name == "model" || name == "model_tag")
+        expanded.model = member.second.as<std::string>();
+      else
+        append_flag(name, member.second, expanded.arguments);
+    }
   } catch (const YAML::Exception& error) {
     return invalid(path, fmt::format("line {}: {}", error.mark.line + 1, error.msg));
   }
-  return arguments;
+  return expanded;
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> expand_config_file(std::span<const std::string> arguments) {
-  std::vector<std::string> rest;
+Result<ExpandedArguments> expand_config_file(std::span<const std::string> arguments) {
+  ExpandedArguments rest;
   std::optional<std::string> file;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -97,12 +102,12 @@ Result<std::vector<std::string>> expand_config_file(std::span<const std::string>
     } else if (argument.starts_with("--config=")) {
       file = argument.substr(kFlag.size() + 1);
     } else {
-      rest.push_back(argument);
+      rest.arguments.push_back(argument);
     }
   }
   if (!file) return rest;
-  TANDEM_ASSIGN(std::vector<std::string> all, flags_of(*file));
-  all.insert(all.end(), rest.begin(), rest.end());
+  TANDEM_ASSIGN(ExpandedArguments all, flags_of(*file));
+  all.arguments.insert(all.arguments.end(), rest.arguments.begin(), rest.arguments.end());
   return all;
 }
 

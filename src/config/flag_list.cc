@@ -49,7 +49,7 @@ Flag& FlagList::ignored(std::string name, Arity arity, std::string why) {
   flag.form.negatable = arity == Arity::kNone;
   flag.form.json = arity == Arity::kOne;
   flag.metavar = arity == Arity::kNone ? "" : "VALUE";
-  flag.help = why;
+  flag.help = "accepted, does nothing: " + why;
   flag.set = [this, name = std::move(name), why = std::move(why)](const std::vector<std::string>&) -> Result<void> {
     notes_.push_back(fmt::format("{} is ignored: {}", name, why));
     return {};

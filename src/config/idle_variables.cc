@@ -29,9 +29,17 @@ constexpr std::string_view kFamilies[] = {"VLLM_",
                                           "TASK_QUEUE_ENABLE",
                                           "CPU_AFFINITY_CONF"};
 
-/// Read by serve_device_options.cc.
-constexpr std::string_view kRead[] = {"OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_HOST_IP", "VLLM_API_KEY",
-                                      "VLLM_ALLOW_LONG_MAX_MODEL_LEN"};
+/// Read by serve_device_options.cc, serve_frontend_options.cc and serve_logging_options.cc.
+constexpr std::string_view kRead[] = {"OMP_NUM_THREADS",
+                                      "VLLM_CPU_OMP_THREADS_BIND",
+                                      "VLLM_HOST_IP",
+                                      "VLLM_API_KEY",
+                                      "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+                                      "VLLM_LOGGING_LEVEL",
+                                      "VLLM_LOG_STATS_INTERVAL",
+                                      "VLLM_SERVER_DEV_MODE",
+                                      "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+                                      "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"};
 constexpr std::string_view kReadForAddress[] = {"HCCL_IF_IP", "HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
                                                 "TP_SOCKET_IFNAME"};
 /// Read by kv_transfer_config.cc.

@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "config/tls_config.h"
+
 namespace tandem::config {
 
 struct Backend {
   std::string host;
   std::uint16_t port = 0;
+  bool tls = false;  ///< https
 };
 
 /// Who is asked first, and which way the KV then moves.
@@ -25,10 +28,15 @@ enum class ProxyConnector : std::uint8_t {
 struct ProxyConfig {
   std::string host = "localhost";
   std::uint16_t port = 8000;
+  std::vector<std::string> api_keys;  ///< --api-key or VLLM_API_KEY, of clients; empty: the proxy asks for none
+  std::string instance_api_key;       ///< sent to instances in place of what the client sent; empty: the client's
+  std::string fallback_api_key;       ///< OPENAI_API_KEY: sent to instances for clients without an Authorization
+  ServerTls tls;                      ///< of the proxy's own port
+  ClientTls instance_tls;             ///< for https instances
   std::vector<Backend> prefillers;
   std::vector<Backend> decoders;
   ProxyConnector connector = ProxyConnector::kAuto;
-  /// Where decoders reach POST /v1/metaserver, if not at host and port; empty: http://<host>:<port>/v1/metaserver.
+  /// Where decoders reach POST /v1/metaserver, if not at host and port; empty: http(s)://<host>:<port>/v1/metaserver.
   std::string metaserver_url;
   int max_retries = 3;                       ///< attempts of the prefill stage, over different prefillers
   std::chrono::milliseconds retry_delay{1};  ///< doubles with each attempt
@@ -36,6 +44,7 @@ struct ProxyConfig {
   std::chrono::milliseconds prefill_timeout{600'000};        ///< whole prefill answer
   std::chrono::milliseconds first_byte_timeout{600'000};     ///< decode: until the head of the answer
   std::chrono::milliseconds stream_idle_timeout{300'000};    ///< decode: between two pieces
+  std::chrono::milliseconds shutdown_timeout{25'000};        ///< for running requests after SIGTERM
   int max_inflight = 4096;                                   ///< over it: 503 with Retry-After
   int max_waiting_retries = 3;                               ///< readiness probes of an added instance
   std::chrono::milliseconds waiting_retry_interval{10'000};  ///< between two of them

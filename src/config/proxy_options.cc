@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "config/command_options.h"
+#include "config/tls_options.h"
 
 namespace tandem::config {
 namespace {
@@ -33,12 +34,15 @@ Result<std::string> checked_host(const std::string& host) {
       fmt::format("'{}' is not an IPv4 address; were two addresses written without a blank between them?", host));
 }
 
-std::function<Result<void>(const std::vector<std::string>&)> hosts_into(std::vector<std::string>& target) {
+/// "host", or "https://host" for an instance that speaks TLS.
+std::function<Result<void>(const std::vector<std::string>&)> hosts_into(std::vector<Backend>& target) {
   return [&target](const std::vector<std::string>& values) -> Result<void> {
     target.clear();
     for (const std::string& value : values) {
-      TANDEM_ASSIGN(std::string host, checked_host(value));
-      target.push_back(std::move(host));
+      Backend& backend = target.emplace_back();
+      backend.tls = value.starts_with("https://");
+      const std::size_t scheme = backend.tls ? 8 : value.starts_with("http://") ? 7 : 0;
+      TANDEM_ASSIGN(backend.host, checked_host(value.substr(scheme)));
     }
     return {};
   };
@@ -87,26 +91,26 @@ Setter log_level_into(std::string& target) {
   };
 }
 
-Result<std::vector<Backend>> pair_up(const std::vector<std::string>& hosts, const std::vector<std::uint16_t>& ports,
+Result<std::vector<Backend>> pair_up(const std::vector<Backend>& hosts, const std::vector<std::uint16_t>& ports,
                                      std::string_view what) {
   if (hosts.size() != ports.size())
     return invalid(fmt::format("Number of {} hosts must match number of {} ports (found {} hosts and {} ports)", what,
                                what, hosts.size(), ports.size()));
-  std::vector<Backend> backends;
-  for (std::size_t i = 0; i < hosts.size(); ++i) backends.push_back(Backend{hosts[i], ports[i]});
+  std::vector<Backend> backends = hosts;
+  for (std::size_t i = 0; i < hosts.size(); ++i) backends[i].port = ports[i];
   return backends;
 }
 
 }  // namespace
 
-ProxyOptions::ProxyOptions(FlagList& flags) {
+ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
   flags.group("Proxy");
   flags.one("--host", "HOST", "address to listen on", config_.host, text_into(config_.host));
   flags.one("--port", "PORT", "port to listen on; 0: any free one", "8000", integer_into(config_.port, 0, 65535));
-  flags.many("--prefiller-hosts", "HOST", "hosts of the prefillers, one for each port", "localhost",
-             hosts_into(prefiller_hosts_));
+  flags.many("--prefiller-hosts", "HOST", "hosts of the prefillers, one for each port; https://HOST: over TLS",
+             "localhost", hosts_into(prefiller_hosts_));
   flags.many("--prefiller-ports", "PORT", "ports of the prefillers", "8001", ports_into(prefiller_ports_));
-  flags.many("--decoder-hosts", "HOST", "hosts of the decoders, one for each port", "localhost",
+  flags.many("--decoder-hosts", "HOST", "hosts of the decoders, one for each port; https://HOST: over TLS", "localhost",
              hosts_into(decoder_hosts_));
   flags.many("--decoder-ports", "PORT", "ports of the decoders", "8002", ports_into(decoder_ports_));
   flags.one("--connector", "NAME", "how KV moves: pull, layerwise, or auto (asks each decoder)", "auto",
@@ -116,6 +120,18 @@ ProxyOptions::ProxyOptions(FlagList& flags) {
   flags.one("--metaserver-url", "URL", "layerwise: where decoders reach /v1/metaserver", "from --host and --port",
             url_into(config_.metaserver_url));
   flags.one("--log-level", "LEVEL", "debug, info, warning, error", "info", log_level_into(config_.log_level));
+  flags.group("Keys and TLS");
+  flags.many("--api-key", "KEY", "keys, one of which clients must send", "VLLM_API_KEY",
+             [this](const std::vector<std::string>& keys) -> Result<void> {
+               config_.api_keys = keys;
+               return {};
+             });
+  if (auto key = environment("VLLM_API_KEY")) config_.api_keys = {std::move(*key)};
+  flags.one("--instance-api-key", "KEY", "what instances are sent, whatever the client sent",
+            "the client's own, or OPENAI_API_KEY for clients without", text_into(config_.instance_api_key));
+  config_.fallback_api_key = environment("OPENAI_API_KEY").value_or("");
+  add_server_tls(flags, config_.tls);
+  add_client_tls(flags, "--instance", "https instances", config_.instance_tls);
   flags.group("Retries and limits");
   flags.one("--max-retries", "N", "attempts of the prefill stage, over different prefillers", "3",
             integer_into(config_.max_retries, 1, 100));
@@ -128,6 +144,8 @@ ProxyOptions::ProxyOptions(FlagList& flags) {
             milliseconds_into(config_.first_byte_timeout));
   flags.one("--stream-idle-timeout", "TIME", "between two pieces of a decoder's answer", "300s",
             milliseconds_into(config_.stream_idle_timeout));
+  flags.one("--shutdown-timeout", "TIME", "for running requests to finish after SIGTERM", "25s",
+            milliseconds_into(config_.shutdown_timeout));
   flags.one("--max-inflight", "N", "requests at once; over it 503 with Retry-After", "4096",
             integer_into(config_.max_inflight, 1, 1 << 20));
   flags.one("--max-waiting-retries", "N", "readiness probes of an instance that is added at run time", "3",
@@ -140,6 +158,8 @@ ProxyOptions::ProxyOptions(FlagList& flags) {
 
 Result<ProxyConfig> ProxyOptions::finish(const std::vector<std::string>& positional) {
   if (!positional.empty()) return invalid(fmt::format("unrecognized arguments: {}", positional[0]));
+  std::erase(config_.api_keys, "");
+  TANDEM_TRY(finish_server_tls(config_.tls));
   TANDEM_ASSIGN(config_.prefillers, pair_up(prefiller_hosts_, prefiller_ports_, "prefiller"));
   TANDEM_ASSIGN(config_.decoders, pair_up(decoder_hosts_, decoder_ports_, "decoder"));
   return config_;

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "config/tls_config.h"
+
 namespace tandem::config {
 
 enum class KvRole { kProducer, kConsumer, kBoth };
@@ -82,15 +84,16 @@ struct GenerationOverrides {
 /// --data-parallel-*: ranks with a scheduler and KV of their own each, over one process or over one on each host
 /// (vllm_api.md 14.2). Each rank has tensor_parallel_size ranks below it.
 struct DataParallel {
-  std::int32_t size = 1;                    ///< ranks of the whole instance
-  std::int32_t local = 1;                   ///< ranks in this process
-  std::int32_t start_rank = 0;              ///< the first one here
-  std::string address = "127.0.0.1";        ///< of the first process
-  std::uint16_t rpc_port = 29550;           ///< there
-  bool headless = false;                    ///< not the first process: no API here, the first one's is in front of it
-  std::chrono::seconds start_timeout{600};  ///< for processes that wait for each other
-  std::string secret;                       ///< TANDEM_CLUSTER_SECRET; processes prove to each other that they know it
-  std::string secret_file;                  ///< a file that holds it; counts if it is not given itself
+  std::int32_t size = 1;                      ///< ranks of the whole instance
+  std::int32_t local = 1;                     ///< ranks in this process
+  std::int32_t start_rank = 0;                ///< the first one here
+  std::string address = "127.0.0.1";          ///< of the first process
+  std::uint16_t rpc_port = 29550;             ///< there
+  bool headless = false;                      ///< not the first process: no API here, the first one's is in front of it
+  std::chrono::seconds start_timeout{600};    ///< for processes that wait for each other
+  std::optional<std::int32_t> external_rank;  ///< an instance of its own, one of those that an outside balancer joins
+  std::string secret;       ///< TANDEM_CLUSTER_SECRET; processes prove to each other that they know it
+  std::string secret_file;  ///< a file that holds it; counts if it is not given itself
 
   bool one_process() const { return local == size; }
 };
@@ -131,34 +134,49 @@ struct ServeConfig {
   // Frontend.
   std::string host;  ///< empty: all interfaces
   std::uint16_t port = 8000;
-  std::vector<std::string> api_keys;                    ///< --api-key or VLLM_API_KEY; empty: the server is open
-  std::string ssl_certfile, ssl_keyfile, ssl_ca_certs;  ///< PEM files; no certfile: plain HTTP
-  int ssl_cert_reqs = 0;  ///< clients' certificates: 0 none, 1 checked if there, 2 required
+  std::vector<std::string> api_keys;    ///< --api-key or VLLM_API_KEY; empty: the server is open
+  std::string uds;                      ///< path of a Unix socket, which stands for host and port
+  std::chrono::seconds keep_alive{75};  ///< idle connections; VLLM_HTTP_TIMEOUT_KEEP_ALIVE
+  ServerTls tls;
+  bool dev_mode = false;              ///< VLLM_SERVER_DEV_MODE=1: endpoints that tell of, and change, the inside
+  bool server_load_tracking = false;  ///< /load counts; else it says 0
+  bool tokenizer_info = false;        ///< /tokenizer_info is there
+  bool disable_docs = false;          ///< no /openapi.json, /docs, /redoc
   std::string root_path;  ///< prefix that a gateway leaves on paths; "" or "/..." without a slash at its end
   std::vector<std::string> allowed_origins{"*"}, allowed_methods{"*"}, allowed_headers{"*"};  ///< CORS
   bool allow_credentials = false;
   std::string chat_template;  ///< path or one-line literal; empty: the checkpoint's
   ContentFormat content_format = ContentFormat::kAuto;
   std::string response_role = "assistant";
+  std::string default_chat_template_kwargs = "{}";  ///< JSON object under every request's chat_template_kwargs
   bool trust_request_chat_template = false;
   bool exclude_tools_when_tool_choice_none = false;
   bool enable_auto_tool_choice = false;
   ToolFormat tool_format = ToolFormat::kNone;  ///< set if enable_auto_tool_choice
   ReasoningFormat reasoning_format = ReasoningFormat::kNone;
+  bool compact_json = false;  ///< structured output without any blanks between JSON's parts
   bool return_tokens_as_token_ids = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
   bool enable_request_id_headers = false;
-  std::int32_t max_logprobs = 20;  ///< -1: no limit
+  std::int32_t max_logprobs = 20;           ///< -1: no limit
+  bool keep_alive_on_engine_death = false;  ///< VLLM_KEEP_ALIVE_ON_ENGINE_DEATH=1: answer 503 and 500 until stopped
+
+  // Logging and metrics.
   bool enable_log_requests = false;
-  bool disable_log_stats = false;
-  std::string log_level = "info";  ///< "debug", "info", "warning", "error"
+  bool enable_log_outputs = false;                       ///< only with enable_log_requests
+  std::optional<std::int64_t> max_log_len;               ///< characters of text and ids of a line; nullopt: no limit
+  bool access_log = true;                                ///< a line for each HTTP request
+  bool disable_log_stats = false;                        ///< no periodic line, and no vllm: series
+  std::chrono::milliseconds log_stats_interval{10'000};  ///< VLLM_LOG_STATS_INTERVAL
+  std::string log_level = "info";                        ///< "debug", "info", "warning", "error"
 
   // Disaggregation.
   std::optional<KvTransferConfig> kv_transfer;
   KvTransport kv_transport = KvTransport::kAuto;
   std::chrono::milliseconds kv_lease_term{30'000};
   std::vector<std::string> kv_metaserver_hosts;  ///< whom a request may name as its metaserver; empty: anybody
+  ClientTls kv_metaserver_tls;                   ///< for https metaservers
   std::string advertised_host;                   ///< VLLM_HOST_IP or HCCL_IF_IP; empty: found out at start
   std::string advertised_interface;              ///< HCCL_SOCKET_IFNAME and friends, counts without a host
 

@@ -134,8 +134,9 @@ void ServeOptions::finish_planned_decodes(std::vector<std::string>& notes) {
 }
 
 void ServeOptions::add_device(FlagList& flags) {
-  flags.group("Planned steps");
+  flags.group("ModelConfig");
   flags.toggle("--enforce-eager", "plan no decode steps at start, whatever --compilation-config says", enforce_eager_);
+  flags.group("VllmConfig");
   flags
       .one("--compilation-config", "JSON",
            "cudagraph_capture_sizes: memory of decode steps up to the largest of these sizes is there from the start; "
@@ -146,10 +147,10 @@ void ServeOptions::add_device(FlagList& flags) {
 }
 
 void ServeOptions::add_refused(FlagList& flags) {
-  flags.refused("--ssl-ciphers", Arity::kOne, "the TLS library's own choice is used");
   flags.refused("--enable-ssl-refresh", Arity::kNone, "certificates are read at start; restart to read new ones");
-  flags.refused("--uds", Arity::kOne, "Unix sockets are not in this version; use --host and --port");
   flags.refused("--middleware", Arity::kOne, "there is no Python here; put a gateway in front");
+  flags.refused("--tool-parser-plugin", Arity::kOne,
+                "there is no Python here; --tool-call-parser has hermes, qwen3_coder and llama3_json");
   flags.refused("--speculative-config", Arity::kOne, "speculative decoding is not in this version");
   flags.refused("--kv-events-config", Arity::kOne, "KV events are not in this version");
   const std::string lora = "LoRA adapters are not in this version";
@@ -158,14 +159,21 @@ void ServeOptions::add_refused(FlagList& flags) {
   for (const char* name : {"--max-loras", "--max-lora-rank"}) flags.refused(name, Arity::kOne, lora);
 }
 
+/// In vLLM's groups; the help of each says why it does nothing.
 void ServeOptions::add_accepted(FlagList& flags) {
-  flags.group("Accepted, without effect here");
   const std::string always = "it is always so here";
   const std::string one_process = "all ranks of a host run in this process";
   const std::string experts = "experts are where the remainder rule puts them";
+  flags.group("ModelConfig");
   flags.ignored("--trust-remote-code", Arity::kNone, "there is no Python here, so no code of a model is ever run");
-  flags.ignored("--tokenizer-mode", Arity::kOne, "there is one kind of tokenizer");
+  flags.one("--tokenizer-mode", "MODE", "auto or slow: there is one kind of tokenizer", "auto",
+            [](const std::string& value) -> Result<void> {
+              TANDEM_TRY(parse_choice<bool>(value, {{"auto", true}, {"slow", true}}));
+              return {};
+            });
   flags.ignored("--skip-tokenizer-init", Arity::kNone, "prompts may be ids anyway");
+  flags.ignored("--enable-sleep-mode", Arity::kNone, "weights and KV stay in memory");
+  flags.group("VllmConfig");
   flags
       .one("--additional-config", "JSON", "keys that steer another device; each is named in the log", "{}",
            [&flags](const std::string& value) -> Result<void> {
@@ -174,6 +182,7 @@ void ServeOptions::add_accepted(FlagList& flags) {
              return {};
            })
       .json();
+  flags.group("ParallelConfig");
   flags.one(
       "--distributed-executor-backend", "NAME", one_process, "mp",
       [&flags, one_process](const std::string& value) -> Result<void> {
@@ -185,30 +194,32 @@ void ServeOptions::add_accepted(FlagList& flags) {
   flags.ignored("--data-parallel-backend", Arity::kOne, one_process).short_form("-dpb");
   flags.ignored("--enable-eplb", Arity::kNone, experts);
   flags.ignored("--eplb-config", Arity::kOne, experts);
+  flags.ignored("--max-parallel-loading-workers", Arity::kOne, "the compute threads load the weights");
+  flags.group("SchedulerConfig");
   flags.ignored("--enable-chunked-prefill", Arity::kNone, always);
   flags.ignored("--max-num-partial-prefills", Arity::kOne, "prompts share a step as its token budget allows");
   flags.ignored("--max-long-partial-prefills", Arity::kOne, "prompts share a step as its token budget allows");
+  flags.group("CacheConfig");
   flags.ignored("--swap-space", Arity::kOne, "KV is never swapped");
   flags.ignored("--cpu-offload-gb", Arity::kOne, "everything is on the CPU");
-  flags.ignored("--enable-sleep-mode", Arity::kNone, "weights and KV stay in memory");
+  flags.ignored("--prefix-caching-hash-algo", Arity::kOne, "one algorithm serves all");
+  flags.group("MultiModalConfig");
+  flags.ignored("--limit-mm-per-prompt", Arity::kOne, "models here read text only");
+  flags.group("ObservabilityConfig");
+  flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
+  flags.ignored("--otlp-traces-endpoint", Arity::kOne, "traces are not exported");
+  flags.ignored("--collect-detailed-traces", Arity::kOne, "traces are not exported");
+  flags.group("Frontend");
+  flags.ignored("--log-config-file", Arity::kOne, "it configures Python's logging; see --log-level");
+  flags.ignored("--log-error-stack", Arity::kNone, "errors are one line here");
+  flags.ignored("--h11-max-incomplete-event-size", Arity::kOne, "heads are limited to 64 KiB, bodies to 64 MiB");
+  flags.ignored("--h11-max-header-count", Arity::kOne, "heads are limited to 64 KiB, whatever is in them");
+  flags.group("Deprecated");
   flags.ignored("--use-v2-block-manager", Arity::kNone, always);
   flags.ignored("--enable-reasoning", Arity::kNone, "it says nothing without a parser");
   flags.ignored("--disable-log-requests", Arity::kNone,
                 "requests are not logged unless --enable-log-requests is given");
-  flags.ignored("--enable-log-outputs", Arity::kNone, "answers are not logged");
-  flags.ignored("--log-config-file", Arity::kOne, "--log-level is the log's one setting");
-  flags.ignored("--log-error-stack", Arity::kNone, "errors are one line here");
-  flags.ignored("--disable-uvicorn-access-log", Arity::kNone, "there is no access log");
-  flags.ignored("--enable-server-load-tracking", Arity::kNone, always);
-  flags.ignored("--enable-tokenizer-info-endpoint", Arity::kNone, "there is no such endpoint");
-  flags.ignored("--prefix-caching-hash-algo", Arity::kOne, "one algorithm serves all");
-  flags.ignored("--max-log-len", Arity::kOne, "prompts are not logged");
-  flags.ignored("--limit-mm-per-prompt", Arity::kOne, "models here read text only");
-  flags.ignored("--show-hidden-metrics-for-version", Arity::kOne, "old metric names are shown anyway");
-  flags.ignored("--otlp-traces-endpoint", Arity::kOne, "traces are not exported");
-  flags.ignored("--collect-detailed-traces", Arity::kOne, "traces are not exported");
-  flags.ignored("--max-parallel-loading-workers", Arity::kOne, "the compute threads load the weights");
-  flags.ignored("--disable-fastapi-docs", Arity::kNone, "there are no such pages");
+  flags.ignored("--guided-decoding-backend", Arity::kOne, "llguidance serves all");
 }
 
 Result<void> ServeOptions::read_environment(const Environment& environment) {

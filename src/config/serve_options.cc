@@ -9,6 +9,7 @@
 #include "config/command_options.h"
 #include "config/cpu_binding.h"
 #include "config/kv_transfer_config.h"
+#include "config/tls_options.h"
 
 namespace tandem::config {
 namespace {
@@ -74,6 +75,7 @@ ServeOptions::ServeOptions(FlagList& flags) {
   add_cache(flags);
   add_scheduler(flags);
   add_frontend(flags);
+  add_logging(flags);
   add_disaggregation(flags);
   add_parallel(flags);
   add_device(flags);
@@ -82,7 +84,7 @@ ServeOptions::ServeOptions(FlagList& flags) {
 }
 
 void ServeOptions::add_model(FlagList& flags) {
-  flags.group("Model");
+  flags.group("ModelConfig");
   flags.one("--model", "PATH", "model folder or .gguf file; the same as the positional", "", text_into(model_flag_));
   flags
       .one("--tokenizer", "PATH", "tokenizer.json or a folder that holds one", "the model's",
@@ -107,11 +109,13 @@ void ServeOptions::add_model(FlagList& flags) {
            "what the checkpoint says", choice_into<Quantization>(config_.quantization, quantization_choices()))
       .short_form("-q")
       .nullable();
+  flags.group("LoadConfig");
   flags.one("--load-format", "FORMAT", "auto, or stub: a scripted worker in place of a model, for tests", "auto",
             choice_into<LoadFormat>(config_.load_format, {{"auto", LoadFormat::kAuto},
                                                           {"safetensors", LoadFormat::kAuto},
                                                           {"gguf", LoadFormat::kAuto},
                                                           {"stub", LoadFormat::kStub}}));
+  flags.group("ModelConfig");
   flags
       .one("--max-model-len", "TOKENS", "longest prompt plus output; 32k = 32000, 32K = 32768, auto = the model's",
            "auto",
@@ -138,6 +142,11 @@ void ServeOptions::add_model(FlagList& flags) {
       .one("--rope-theta", "NUMBER", "base of the rotary embedding", "the model's",
            number_into(rope_theta_, 0, false, 1e12))
       .nullable();
+  flags.one("--logprobs-mode", "MODE", "raw_logprobs: before penalties and temperature", "raw_logprobs",
+            [](const std::string& value) -> Result<void> {
+              if (value == "raw_logprobs") return {};
+              return Status(Code::kUnsupported, fmt::format("{} is not in this version; expected raw_logprobs", value));
+            });
   flags.one("--generation-config", "WHERE", "sampling defaults: auto (the model's), vllm (none), or a folder", "auto",
             text_into(config_.generation_config));
   flags
@@ -152,7 +161,7 @@ void ServeOptions::add_model(FlagList& flags) {
 }
 
 void ServeOptions::add_cache(FlagList& flags) {
-  flags.group("Cache");
+  flags.group("CacheConfig");
   flags
       .one("--block-size", "TOKENS", "tokens in a KV block: 1, 8, 16, 32, 64 or 128", "16",
            choice_into<std::int32_t>(config_.block_size,
@@ -192,7 +201,7 @@ void ServeOptions::add_cache(FlagList& flags) {
 }
 
 void ServeOptions::add_scheduler(FlagList& flags) {
-  flags.group("Scheduler");
+  flags.group("SchedulerConfig");
   flags
       .one("--max-num-seqs", "N", "requests that run at once", "128, at most the token budget",
            [this](const std::string& value) -> Result<void> {
@@ -211,11 +220,19 @@ void ServeOptions::add_scheduler(FlagList& flags) {
   flags.one(
       "--scheduling-policy", "POLICY", "fcfs or priority", "fcfs",
       choice_into<Scheduling>(config_.scheduling, {{"fcfs", Scheduling::kFcfs}, {"priority", Scheduling::kPriority}}));
+  flags.one("--stream-interval", "N", "tokens in a chunk of a stream; chunks are sent as tokens come, whatever it says",
+            "1", [&flags](const std::string& value) -> Result<void> {
+              TANDEM_ASSIGN(const std::int64_t tokens, parse_integer(value, 1, 1 << 20));
+              if (tokens > 1)
+                flags.notes().push_back(
+                    fmt::format("--stream-interval {} is ignored: a chunk is sent for each token", tokens));
+              return {};
+            });
   flags.toggle("--async-scheduling", "schedule the next step while this one computes", config_.async_scheduling);
 }
 
 void ServeOptions::add_disaggregation(FlagList& flags) {
-  flags.group("Disaggregation");
+  flags.group("VllmConfig");
   flags
       .one("--kv-transfer-config", "JSON", "connector, role and port of KV transfer", "none",
            [this](const std::string& value) -> Result<void> {
@@ -224,6 +241,7 @@ void ServeOptions::add_disaggregation(FlagList& flags) {
            })
       .nullable()
       .json();
+  flags.group("Tandem");
   flags.one(
       "--kv-transport", "NAME", "how KV moves: auto (shared memory on one host, else TCP), shm, tcp", "auto",
       choice_into<KvTransport>(config_.kv_transport,
@@ -240,7 +258,7 @@ void ServeOptions::add_disaggregation(FlagList& flags) {
                config_.kv_metaserver_hosts = hosts;
                return {};
              });
-  flags.group("System");
+  add_client_tls(flags, "--kv-metaserver", "https metaservers", config_.kv_metaserver_tls);
   flags.one("--threads", "N",
             "compute threads of all ranks together; 0: OMP_NUM_THREADS for each rank, or one for each usable CPU", "0",
             integer_into(config_.threads, 0, 1024));
@@ -284,25 +302,37 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
                                config_.max_num_batched_tokens, config_.max_num_seqs));
   finish_planned_decodes(notes);
   TANDEM_TRY(finish_frontend(environment));
+  TANDEM_TRY(finish_logging(environment));
   TANDEM_TRY(merge_hf_overrides());
-  TANDEM_TRY(finish_parallel(environment));
+  TANDEM_TRY(finish_parallel(environment, notes));
   TANDEM_TRY(read_environment(environment));
   if (auto checked = check_cpu_lists(config_.cpu_binding.lists, config_.tensor_parallel_size); !checked)
     return checked.error().context(binding_given_ ? "argument --cpu-bind"
                                                   : "environment variable VLLM_CPU_OMP_THREADS_BIND");
+  TANDEM_TRY(finish_kv_transfer(environment, notes));
+  return config_;
+}
+
+Result<void> ServeOptions::finish_kv_transfer(const Environment& environment, std::vector<std::string>& notes) {
+  const std::int32_t data_size = num_data_parallel_ranks_.value_or(config_.data_parallel.size);
   if (kv_transfer_config_) {
-    const ParallelSizes real{.tensor = config_.tensor_parallel_size, .data = config_.data_parallel.size};
+    const ParallelSizes real{.tensor = config_.tensor_parallel_size, .data = data_size};
     auto parsed = parse_kv_transfer_config(*kv_transfer_config_, real, notes);
     if (!parsed) return parsed.error().context("argument --kv-transfer-config");
     config_.kv_transfer = std::move(*parsed);
   }
   if (config_.kv_transfer) {
     auto complete = apply_environment(*config_.kv_transfer, environment);
-    const std::int64_t num_ranks = std::int64_t{config_.tensor_parallel_size} * config_.data_parallel.size;
-    if (complete) complete = check_ports(*config_.kv_transfer, num_ranks, config_.port);
+    const std::int64_t num_ranks = std::int64_t{config_.tensor_parallel_size} * data_size;
+    if (complete) complete = check_ports(*config_.kv_transfer, num_ranks, config_.uds.empty() ? config_.port : 0);
     if (!complete) return complete.error().context("argument --kv-transfer-config");
+    if (const auto rank = config_.data_parallel.external_rank) {
+      KvTransferConfig& kv = *config_.kv_transfer;
+      if (kv.port != 0) kv.port = static_cast<std::uint16_t>(kv.port + *rank * config_.tensor_parallel_size);
+      if (!kv.engine_id.empty()) kv.engine_id += fmt::format("_dp{}", *rank);
+    }
   }
-  return config_;
+  return {};
 }
 
 }  // namespace tandem::config

@@ -17,7 +17,7 @@ Status invalid(std::string message) { return Status(Code::kInvalidArgument, std:
 }  // namespace
 
 void ServeOptions::add_parallel(FlagList& flags) {
-  flags.group("Parallel");
+  flags.group("ParallelConfig");
   DataParallel& data = config_.data_parallel;
   flags
       .one("--tensor-parallel-size", "N", "ranks among which heads and KV are split, in this process", "1",
@@ -69,11 +69,12 @@ void ServeOptions::add_parallel(FlagList& flags) {
             text_into(data.secret_file));
   flags.toggle("--headless", "ranks of an instance whose first process is elsewhere; no API here", data.headless,
                false);
-  flags.toggle("--enable-expert-parallel", "spread the experts over all ranks", config_.expert_parallel, false);
+  flags.toggle("--enable-expert-parallel", "spread the experts over all ranks", config_.expert_parallel);
   flags
-      .one("--api-server-count", "N", "one thread serves HTTP, whatever the number", "1",
-           [&flags](const std::string& value) -> Result<void> {
-             TANDEM_ASSIGN(const std::int64_t count, parse_integer(value, 1, 64));
+      .one("--api-server-count", "N", "one thread serves HTTP, whatever the number; 0: --headless", "1",
+           [this, &flags](const std::string& value) -> Result<void> {
+             TANDEM_ASSIGN(const std::int64_t count, parse_integer(value, 0, 64));
+             api_server_count_ = static_cast<std::int32_t>(count);
              if (count > 1)
                flags.notes().push_back(fmt::format(
                    "--api-server-count {} is ignored: one thread serves HTTP, and does no more than that", count));
@@ -93,12 +94,48 @@ void ServeOptions::add_parallel(FlagList& flags) {
   };
   only_one("--pipeline-parallel-size", "-pp", "pipeline-parallel size");
   only_one("--decode-context-parallel-size", "-dcp", "decode-context-parallel size");
-  const std::string balancers =
-      "instances that an outside balancer joins to one are not in this version; "
-      "use --data-parallel-size with --headless nodes, or tandem proxy over several instances";
-  flags.refused("--data-parallel-rank", Arity::kOne, balancers);
-  flags.refused("--data-parallel-hybrid-lb", Arity::kNone, balancers);
-  flags.refused("--data-parallel-external-lb", Arity::kNone, balancers);
+  flags
+      .one("--data-parallel-rank", "N",
+           "an outside balancer joins instances of one rank each: which one this is. It is an instance of its own here",
+           "none",
+           [this](const std::string& value) -> Result<void> {
+             std::int32_t rank = 0;
+             TANDEM_TRY(integer_into(rank, 0, kMaxRanks - 1)(value));
+             data_parallel_rank_ = rank;
+             return {};
+           })
+      .short_form("-dpn");
+  flags.toggle("--data-parallel-external-lb", "the same in words; needs --data-parallel-rank", external_balancer_);
+  flags.refused(
+      "--data-parallel-hybrid-lb", Arity::kNone,
+      "several ranks a node behind an outside balancer are not in this version; use --data-parallel-size with "
+      "--headless nodes, or --data-parallel-rank");
+}
+
+/// vLLM's ranks of such a set step together because experts are spread over them. Here each has all experts, so that
+/// nothing crosses between them and each is an instance of one rank.
+Result<void> ServeOptions::become_external_rank(std::vector<std::string>& notes) {
+  DataParallel& data = config_.data_parallel;
+  if (!data_parallel_rank_) {
+    if (external_balancer_)
+      return invalid("--data-parallel-external-lb needs --data-parallel-rank: which rank this is");
+    return {};
+  }
+  if (*data_parallel_rank_ >= data.size)
+    return invalid(
+        fmt::format("--data-parallel-rank {} is not below --data-parallel-size {}", *data_parallel_rank_, data.size));
+  if (data_parallel_local_.value_or(1) != 1 || data_parallel_start_rank_ || data.headless)
+    return invalid(
+        "--data-parallel-rank makes an instance of one rank; --data-parallel-size-local is 1 then, and "
+        "--data-parallel-start-rank and --headless do not go with it");
+  if (config_.expert_parallel)
+    notes.push_back("--enable-expert-parallel: with --data-parallel-rank each process has all experts");
+  num_data_parallel_ranks_ = data.size;
+  data.external_rank = data_parallel_rank_;
+  data.size = 1;
+  data_parallel_local_ = 1;
+  config_.expert_parallel = false;
+  return {};
 }
 
 /// Under srun each process finds its own place, as far as the flags leave it open.
@@ -119,8 +156,13 @@ Result<void> ServeOptions::take_place_in_slurm(const Environment& environment) {
   return {};
 }
 
-Result<void> ServeOptions::finish_parallel(const Environment& environment) {
+Result<void> ServeOptions::finish_parallel(const Environment& environment, std::vector<std::string>& notes) {
   DataParallel& data = config_.data_parallel;
+  if (data.headless && api_server_count_ > 1)
+    return invalid(fmt::format("--api-server-count {} and --headless: a headless node has no API", api_server_count_));
+  if (api_server_count_ == 0) data.headless = true;
+  if (data.headless && !config_.uds.empty()) return invalid("--uds and --headless: a headless node has no API");
+  TANDEM_TRY(become_external_rank(notes));
   TANDEM_TRY(take_place_in_slurm(environment));
   data.start_rank = data_parallel_start_rank_.value_or(0);
   if (data_parallel_address_) data.address = *data_parallel_address_;

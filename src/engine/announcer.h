@@ -14,6 +14,7 @@ namespace tandem::engine {
 struct Announcement {
   std::string host;
   std::uint16_t port = 0;
+  bool tls = false;         ///< https
   std::string target;       ///< path and query
   std::string body;         ///< JSON
   std::string traceparent;  ///< sent on if not empty

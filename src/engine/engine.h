@@ -54,12 +54,24 @@ struct EngineOptions {
   std::chrono::milliseconds offer_grace{5'000};
   /// How long stop() waits for steps, fetches and leases in flight.
   std::chrono::milliseconds stop_timeout{10'000};
+  std::chrono::milliseconds log_interval{10'000};  ///< of the line with throughput and load; 0: never
+  obs::Labels cache_labels{};  ///< more of vllm:cache_config_info, for what only the command line knows
+};
+
+/// The choices of one prompt (n > 1), of which some metrics are taken together: once, when the last one has finished.
+/// Belongs to the engine thread once the first choice is submitted.
+struct ChoiceGroup {
+  explicit ChoiceGroup(std::int32_t num_choices) : size(num_choices), unfinished(num_choices) {}
+  std::int32_t size;
+  std::int32_t unfinished;
+  std::int64_t longest = 0;  ///< output tokens of those that have finished
 };
 
 /// Layerwise push, D: where to say that the KV of a prompt is wanted.
 struct Metaserver {
   std::string host;
   std::uint16_t port = 0;
+  bool tls = false;        ///< https
   std::string target;      ///< path and query
   std::string request_id;  ///< by which the metaserver knows the request: "cmpl-...-0", "chatcmpl-..."
 };
@@ -73,7 +85,7 @@ struct GenerationRequest {
   std::int32_t grammar_after = -1;                 ///< the token behind which it must; -1: from the beginning
   std::int32_t priority = 0;                       ///< lower first
   std::string cache_salt{};
-  std::int32_t num_choices = 1;                        ///< n of the client request that this belongs to; for metrics
+  std::shared_ptr<ChoiceGroup> group{};                ///< for metrics; nullptr: the only choice of its prompt
   bool remote_decode = false;                          ///< P: keep the KV under a lease and hand it over
   std::optional<transfer::Handover> remote_prefill{};  ///< D: fetch the KV. Several requests (n > 1) may share one.
   std::optional<transfer::Delivery> push_to{};         ///< P: push the KV there, layer by layer, as it is computed

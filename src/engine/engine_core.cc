@@ -317,7 +317,7 @@ void EngineCore::finish(Request& request, Output output) {
 }
 
 void EngineCore::fail(Request& request, Status error) {
-  metrics_.failed_requests.add();
+  metrics_.success_error.add();
   stop_transfers(request);
   const std::int32_t num_cached_tokens = scheduler_.num_cached_tokens(request.handle);
   scheduler_.finish(request.handle);

@@ -84,7 +84,7 @@ class EngineCore {
   void check_deadlines();
   /// Brings snapshot and gauges up to date.
   void publish();
-  /// vLLM's line with throughput and load, every ten seconds while there is something to say.
+  /// vLLM's line with throughput and load, every options.log_interval; at debug level while nothing happens.
   void maybe_log(TimePoint now);
   /// After stop(): nothing of ours is in flight any more.
   bool drained() const;

@@ -146,6 +146,7 @@ void EngineCore::announce(Request& request, const transfer::Delivery& delivery) 
   body["remote_cached_tokens"] = delivery.first_token;
   request.announcement = env_.announcer->announce({.host = where.host,
                                                    .port = where.port,
+                                                   .tls = where.tls,
                                                    .target = where.target,
                                                    .body = boost::json::serialize(body),
                                                    .traceparent = request.request.traceparent},

@@ -22,21 +22,27 @@ constexpr std::string_view kHitsHelp = "Prefix cache hits, in terms of number of
 constexpr std::string_view kSuccessHelp = "Count of successfully processed requests.";
 constexpr std::string_view kUsageHelp = "KV-cache usage. 1 means 100 percent usage.";
 constexpr std::string_view kBlocksHelp = "Blocks of the KV cache by state: used, cached (idle, reusable) or free.";
-constexpr std::string_view kSourceHelp = "Prompt tokens by where their KV came from.";
+constexpr std::string_view kSourceHelp = "Number of prompt tokens by source.";
+constexpr std::string_view kWaitingHelp =
+    "Number of requests waiting to be processed by reason. 'capacity' means waiting for capacity, 'deferred' for KV of "
+    "another instance.";
+constexpr std::string_view kSleepHelp =
+    "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 "
+    "means sleep level 1; discard_all = 1 means sleep level 2.";
 
 /// The labels that routers read, with Python's spellings, as vLLM prints its cache configuration.
 obs::Labels cache_config_labels(const EngineOptions& options, const kv::Layout& layout, const std::string& rank) {
-  return {{"block_size", std::to_string(layout.block_size)},
-          {"cache_dtype", std::string(kv::element_name(layout.element))},
-          {"enable_prefix_caching", options.enable_prefix_caching ? "True" : "False"},
-          {"engine", rank},
-          {"gpu_memory_utilization", "None"},
-          {"num_cpu_blocks", "None"},
-          {"num_gpu_blocks", std::to_string(blocks_per_rank(options, layout))},
-          {"num_gpu_blocks_override", "None"},
-          {"prefix_caching_hash_algo", "builtin"},
-          {"sliding_window", "None"},
-          {"swap_space", "0"}};
+  obs::Labels labels = options.cache_labels;
+  labels.merge(obs::Labels{{"block_size", std::to_string(layout.block_size)},
+                           {"cache_dtype", std::string(kv::element_name(layout.element))},
+                           {"enable_prefix_caching", options.enable_prefix_caching ? "True" : "False"},
+                           {"engine", rank},
+                           {"num_cpu_blocks", "None"},
+                           {"num_gpu_blocks", std::to_string(blocks_per_rank(options, layout))},
+                           {"prefix_caching_hash_algo", "builtin"},
+                           {"sliding_window", "None"},
+                           {"swap_space", "0"}});
+  return labels;
 }
 
 }  // namespace
@@ -69,18 +75,35 @@ EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& optio
 
   num_requests_running = gauge("vllm:num_requests_running", "Number of requests in model execution batches.");
   num_requests_waiting = gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.");
+  waiting_for_capacity = gauge("vllm:num_requests_waiting_by_reason", kWaitingHelp, {{"reason", "capacity"}});
+  waiting_deferred = gauge("vllm:num_requests_waiting_by_reason", kWaitingHelp, {{"reason", "deferred"}});
+  gauge("vllm:engine_sleep_state", kSleepHelp, {{"sleep_state", "awake"}}).set(1.0);
+  for (const char* state : {"weights_offloaded", "discard_all"})
+    gauge("vllm:engine_sleep_state", kSleepHelp, {{"sleep_state", state}});
   kv_cache_usage = gauge("vllm:kv_cache_usage_perc", kUsageHelp);
   gpu_cache_usage = gauge("vllm:gpu_cache_usage_perc", "GPU KV-cache usage. 1 means 100 percent usage.");
   prefix_queries = counter("vllm:prefix_cache_queries_total", kQueriesHelp);
   prefix_hits = counter("vllm:prefix_cache_hits_total", kHitsHelp);
   gpu_prefix_queries = counter("vllm:gpu_prefix_cache_queries_total", kQueriesHelp);
   gpu_prefix_hits = counter("vllm:gpu_prefix_cache_hits_total", kHitsHelp);
+  external_queries = counter("vllm:external_prefix_cache_queries_total",
+                             "External prefix cache queries from KV connector cross-instance cache sharing, in terms "
+                             "of number of queried tokens.");
+  external_hits = counter("vllm:external_prefix_cache_hits_total",
+                          "External prefix cache hits from KV connector cross-instance cache sharing, in terms of "
+                          "number of cached tokens.");
   preemptions = counter("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.");
   prompt_tokens = counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.");
   generation_tokens = counter("vllm:generation_tokens_total", "Number of generation tokens processed.");
   success_stop = counter("vllm:request_success_total", kSuccessHelp, {{"finished_reason", "stop"}});
   success_length = counter("vllm:request_success_total", kSuccessHelp, {{"finished_reason", "length"}});
   success_abort = counter("vllm:request_success_total", kSuccessHelp, {{"finished_reason", "abort"}});
+  success_error = counter("vllm:request_success_total", kSuccessHelp, {{"finished_reason", "error"}});
+  prompt_computed = counter("vllm:prompt_tokens_by_source_total", kSourceHelp, {{"source", "local_compute"}});
+  prompt_cached = counter("vllm:prompt_tokens_by_source_total", kSourceHelp, {{"source", "local_cache_hit"}});
+  prompt_received = counter("vllm:prompt_tokens_by_source_total", kSourceHelp, {{"source", "external_kv_transfer"}});
+  prompt_not_computed =
+      counter("vllm:prompt_tokens_cached_total", "Number of cached prompt tokens (local + external).");
 
   iteration_tokens =
       histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", kIterationBuckets);
@@ -115,6 +138,9 @@ EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& optio
       histogram("vllm:request_params_max_tokens", "Histogram of the max_tokens request parameter.", lengths);
   request_params_n =
       histogram("vllm:request_params_n", "Histogram of the n request parameter.", {1.0, 2.0, 5.0, 10.0, 20.0});
+  request_prefill_kv_computed =
+      histogram("vllm:request_prefill_kv_computed_tokens",
+                "Histogram of new KV tokens computed during prefill (excluding cached tokens).", lengths);
 
   obs::Gauge config = registry.gauge("vllm:cache_config_info", "Information of the LLMEngine CacheConfig",
                                      cache_config_labels(options, layout, engine), /*with_common=*/false);
@@ -126,13 +152,9 @@ EngineMetrics::EngineMetrics(obs::Registry& registry, const EngineOptions& optio
   blocks_used = gauge("tandem:kv_blocks", kBlocksHelp, {{"state", "used"}});
   blocks_cached = gauge("tandem:kv_blocks", kBlocksHelp, {{"state", "cached"}});
   blocks_free = gauge("tandem:kv_blocks", kBlocksHelp, {{"state", "free"}});
-  prompt_computed = counter("tandem:prompt_tokens_by_source_total", kSourceHelp, {{"source", "computed"}});
-  prompt_cached = counter("tandem:prompt_tokens_by_source_total", kSourceHelp, {{"source", "cached"}});
-  prompt_received = counter("tandem:prompt_tokens_by_source_total", kSourceHelp, {{"source", "received"}});
   load_failures = counter("tandem:kv_load_failures_total", "Hand-overs whose KV could not be used or fetched.");
   load_recomputes = counter("tandem:kv_load_recomputes_total",
                             "Requests prefilled here because their KV could not be used or fetched.");
-  failed_requests = counter("tandem:requests_failed_total", "Requests that ended with an error.");
   const auto part = [&](std::string_view name, std::string_view help) {
     return histogram(fmt::format("tandem:request_{}_seconds", name), help, kFirstTokenBuckets);
   };

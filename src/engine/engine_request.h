@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 
 #include "engine/engine_core.h"
 
@@ -69,12 +70,17 @@ struct EngineCore::StepInFlight {
   std::int32_t num_tokens = 0;
 };
 
-/// Totals at the last log line.
+/// What the log line tells.
 struct EngineCore::ThroughputLog {
+  void note_lookup(PrefixCacheCounts lookup);
+
+  // Since the last line.
   TimePoint last{};
   std::int64_t prompt_tokens = 0;
   std::int64_t generation_tokens = 0;
   bool was_active = false;
+  std::deque<PrefixCacheCounts> lookups;  ///< of the last requests, one each
+  PrefixCacheCounts recent;               ///< their sum
 };
 
 }  // namespace tandem::engine

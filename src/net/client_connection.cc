@@ -6,9 +6,12 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
+#include <tuple>
+#include <utility>
 
 namespace tandem::net {
 namespace {
@@ -52,8 +55,13 @@ std::string Endpoint::to_string() const {
   return name.find(':') == std::string::npos ? fmt::format("{}:{}", name, port) : fmt::format("[{}]:{}", name, port);
 }
 
-ClientConnection::ClientConnection(const asio::any_io_executor& executor, std::string peer)
-    : executor_(executor), socket_(executor), peer_(std::move(peer)), watch_(executor, [this] {
+ClientConnection::ClientConnection(const asio::any_io_executor& executor, std::string peer,
+                                   std::shared_ptr<asio::ssl::context> tls)
+    : executor_(executor),
+      socket_(executor),
+      tls_context_(std::move(tls)),
+      peer_(std::move(peer)),
+      watch_(executor, [this] {
         timed_out_ = true;
         close();
       }) {}
@@ -106,6 +114,37 @@ Status ClientConnection::failure(const error_code& error) const {
 Task<Result<void>> ClientConnection::connect(Endpoint endpoint, TimePoint deadline) {
   const auto self = shared_from_this();
   set_deadline(deadline, "connecting");
+  std::string host = bare_host(endpoint.host);
+  auto result = co_await connect_tcp(std::move(endpoint));
+  if (!result || !tls_context_) co_return result;
+  set_deadline(deadline, "shaking hands by TLS");
+  result = co_await shake_hands(std::move(host));
+  co_return result;
+}
+
+/// The peer is nobody until its certificate says that it is the host that was asked for.
+Task<Result<void>> ClientConnection::shake_hands(std::string host) {
+  connected_ = false;  // a failure is one of the peer, nothing was sent
+  tls_.emplace(socket_, *tls_context_);
+  error_code error;
+  error_code no_literal;
+  (void)asio::ip::make_address(host, no_literal);
+  if (no_literal) SSL_set_tlsext_host_name(tls_->native_handle(), host.c_str());
+  tls_->set_verify_callback(asio::ssl::host_name_verification(host), error);
+  if (!error) std::tie(error) = co_await tls_->async_handshake(asio::ssl::stream_base::client, kAwait);
+  if (ended_by_us()) co_return failure(error);
+  if (error) {
+    co_return Status(Code::kUnavailable,
+                     fmt::format("{}: no TLS connection: {}; does it speak TLS, with a certificate for {} that the CA "
+                                 "file's owner signed?",
+                                 peer_, error.message(), host),
+                     Scope::kPeer);
+  }
+  connected_ = true;
+  co_return Result<void>();
+}
+
+Task<Result<void>> ClientConnection::connect_tcp(Endpoint endpoint) {
   const std::string host = bare_host(endpoint.host);
   error_code literal_error;
   const auto literal = asio::ip::make_address(host, literal_error);
@@ -145,7 +184,12 @@ Task<Result<void>> ClientConnection::connect(Endpoint endpoint, TimePoint deadli
 Task<Result<void>> ClientConnection::write_all(std::string_view bytes) {
   const auto self = shared_from_this();
   const auto buffer = asio::buffer(bytes.data(), bytes.size());
-  const auto [error, written] = co_await asio::async_write(socket_, buffer, kAwait);
+  error_code error;
+  std::size_t written = 0;
+  if (tls_)
+    std::tie(error, written) = co_await asio::async_write(*tls_, buffer, kAwait);
+  else
+    std::tie(error, written) = co_await asio::async_write(socket_, buffer, kAwait);
   if (error || ended_by_us()) co_return failure(error);
   co_return Result<void>();
 }
@@ -154,7 +198,12 @@ Task<Result<bool>> ClientConnection::fill() {
   const auto self = shared_from_this();
   if (chunk_.empty()) chunk_.resize(kReadBytes);
   const auto buffer = asio::buffer(chunk_);
-  const auto [error, bytes] = co_await socket_.async_read_some(buffer, kAwait);
+  error_code error;
+  std::size_t bytes = 0;
+  if (tls_)
+    std::tie(error, bytes) = co_await tls_->async_read_some(buffer, kAwait);
+  else
+    std::tie(error, bytes) = co_await socket_.async_read_some(buffer, kAwait);
   if (ended_by_us()) co_return failure(error);
   if (error == asio::error::eof) co_return false;
   if (error) co_return failure(error);

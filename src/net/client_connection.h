@@ -4,6 +4,8 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <optional>
@@ -18,8 +20,11 @@ namespace tandem::net {
 
 class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
  public:
-  ClientConnection(const boost::asio::any_io_executor& executor, std::string peer);
+  /// `tls`: nullptr is plain TCP.
+  ClientConnection(const boost::asio::any_io_executor& executor, std::string peer,
+                   std::shared_ptr<boost::asio::ssl::context> tls);
 
+  /// With TLS its handshake is a part of it.
   Task<Result<void>> connect(Endpoint endpoint, TimePoint deadline);
   Task<Result<void>> write_all(std::string_view bytes);
   /// Appends what arrives to the input; false at end of stream.
@@ -44,10 +49,14 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   bool stale();
 
  private:
+  Task<Result<void>> connect_tcp(Endpoint endpoint);
+  Task<Result<void>> shake_hands(std::string host);
   Status failure(const boost::system::error_code& error) const;
 
   boost::asio::any_io_executor executor_;
   boost::asio::ip::tcp::socket socket_;
+  std::shared_ptr<boost::asio::ssl::context> tls_context_;
+  std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;  ///< over socket_
   std::string peer_;
   std::string step_;
   Watchdog watch_;

@@ -92,8 +92,13 @@ class Response final : public ClientResponse {
 
 class Client final : public HttpClient, public std::enable_shared_from_this<Client> {
  public:
-  Client(boost::asio::any_io_executor executor, Endpoint endpoint, const ClientLimits& limits)
-      : executor_(std::move(executor)), endpoint_(std::move(endpoint)), name_(endpoint_.to_string()), limits_(limits) {}
+  Client(boost::asio::any_io_executor executor, Endpoint endpoint, const ClientLimits& limits,
+         std::shared_ptr<boost::asio::ssl::context> tls)
+      : executor_(std::move(executor)),
+        endpoint_(std::move(endpoint)),
+        name_(endpoint_.to_string()),
+        limits_(limits),
+        tls_(std::move(tls)) {}
   ~Client() override { close_idle(); }
 
   Task<Result<std::unique_ptr<ClientResponse>>> send(ClientRequest request, ClientTimeouts timeouts,
@@ -132,7 +137,8 @@ class Client final : public HttpClient, public std::enable_shared_from_this<Clie
   std::string name_;
   std::string local_address_;  ///< of the connection made last
   ClientLimits limits_;
-  std::deque<Kept> idle_;  ///< oldest first
+  std::shared_ptr<boost::asio::ssl::context> tls_;  ///< nullptr: plain HTTP
+  std::deque<Kept> idle_;                           ///< oldest first
 };
 
 std::shared_ptr<ClientConnection> Client::take_idle() {
@@ -166,7 +172,7 @@ Task<Result<std::unique_ptr<ClientResponse>>> Client::send(ClientRequest request
     std::shared_ptr<ClientConnection> connection;
     if (!fresh_only) connection = take_idle();
     const bool reused = connection != nullptr;
-    if (!reused) connection = std::make_shared<ClientConnection>(executor_, name_);
+    if (!reused) connection = std::make_shared<ClientConnection>(executor_, name_, tls_);
     connection->watch_cancel(cancel);
     if (!reused) {
       auto connected = co_await connection->connect(endpoint_, call.deadline(timeouts.connect));
@@ -303,8 +309,10 @@ Task<Result<std::string>> Response::read_all(std::size_t max_bytes) {
 }  // namespace
 
 std::shared_ptr<HttpClient> HttpClient::create(boost::asio::any_io_executor executor, Endpoint endpoint,
-                                               ClientLimits limits) {
-  return std::make_shared<Client>(std::move(executor), std::move(endpoint), limits);
+                                               ClientLimits limits, std::shared_ptr<boost::asio::ssl::context> tls) {
+  TANDEM_ASSERT(!endpoint.tls || tls, "an https endpoint needs a TLS context");
+  if (!endpoint.tls) tls.reset();
+  return std::make_shared<Client>(std::move(executor), std::move(endpoint), limits, std::move(tls));
 }
 
 }  // namespace tandem::net

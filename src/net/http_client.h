@@ -12,6 +12,10 @@
 #include "net/cancel.h"
 #include "net/http_server.h"
 
+namespace boost::asio::ssl {
+class context;
+}
+
 namespace tandem::net {
 
 struct Endpoint {
@@ -19,6 +23,7 @@ struct Endpoint {
   Endpoint(std::string name, std::uint16_t number) : host(std::move(name)), port(number) {}
   std::string host;  ///< a name, an IPv4 or an IPv6 literal (with or without brackets)
   std::uint16_t port = 0;
+  bool tls = false;  ///< https; the client's creator then has a context for it
   /// "host:port", IPv6 in brackets.
   std::string to_string() const;
 };
@@ -61,8 +66,10 @@ class ClientResponse {
 
 class HttpClient {
  public:
+  /// `tls` (tls.h): what an endpoint with TLS is talked to with; not looked at without.
   static std::shared_ptr<HttpClient> create(boost::asio::any_io_executor executor, Endpoint endpoint,
-                                            ClientLimits limits);
+                                            ClientLimits limits,
+                                            std::shared_ptr<boost::asio::ssl::context> tls = nullptr);
   virtual ~HttpClient() = default;
 
   /// Sends and waits for the head. A kept connection that the peer has closed meanwhile is replaced by a fresh one,

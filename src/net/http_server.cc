@@ -2,13 +2,21 @@
 // Accepting, routing and stopping. A connection's life is in server_connection.cc, an answer's in server_exchange.cc.
 #include "net/http_server.h"
 
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/json.hpp>
+#include <cstring>
+#include <filesystem>
 
 #include "base/log.h"
 #include "net/server_connection.h"
@@ -22,6 +30,9 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+
+/// Of either kind of socket.
+using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
 std::string default_error_text(int status, std::string_view message) {
   boost::json::object error;
@@ -55,7 +66,15 @@ Result<std::vector<tcp::endpoint>> addresses_of(const std::string& host, std::ui
   return endpoints;
 }
 
-error_code bind_one(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
+std::uint16_t port_of(const asio::generic::stream_protocol::endpoint& endpoint) {
+  tcp::endpoint address;
+  if (endpoint.size() > address.capacity()) return 0;
+  std::memcpy(address.data(), endpoint.data(), endpoint.size());
+  address.resize(endpoint.size());
+  return address.port();
+}
+
+error_code bind_one(Acceptor& acceptor, const tcp::endpoint& endpoint) {
   error_code error;
   acceptor.open(endpoint.protocol(), error);
   if (error) return error;
@@ -72,10 +91,11 @@ error_code bind_one(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
 
 struct ServerState : ServerShared {
   using ServerShared::ServerShared;
-  std::vector<std::unique_ptr<tcp::acceptor>> acceptors;
+  std::vector<std::unique_ptr<Acceptor>> acceptors;
+  std::string unix_path;  ///< the file of a Unix socket that is ours; "" if there is none
 };
 
-Task<void> accept_loop(std::shared_ptr<ServerState> state, tcp::acceptor* acceptor) {
+Task<void> accept_loop(std::shared_ptr<ServerState> state, Acceptor* acceptor) {
   asio::steady_timer pause(state->executor);
   while (!state->stopping) {
     auto [error, socket] = co_await acceptor->async_accept(kAwait);
@@ -113,6 +133,28 @@ Task<void> wait_until_empty(std::shared_ptr<ServerState> state, TimePoint deadli
 void close_acceptors(ServerState& state) {
   error_code ignored;
   for (auto& acceptor : state.acceptors) acceptor->close(ignored);
+  if (!state.unix_path.empty()) ::unlink(state.unix_path.c_str());
+  state.unix_path.clear();
+}
+
+/// Makes room for a socket file, if what is there is one that nobody listens on.
+Result<void> remove_dead_socket(const std::string& path, const asio::any_io_executor& executor) {
+  std::error_code missing;
+  const auto status = std::filesystem::symlink_status(path, missing);
+  if (!std::filesystem::exists(status)) return {};
+  if (status.type() != std::filesystem::file_type::socket)
+    return Status(Code::kAlreadyExists, fmt::format("cannot listen on {}: it is there and no socket", path),
+                  Scope::kProcess);
+  asio::local::stream_protocol::socket probe(executor);
+  error_code error;
+  probe.connect(asio::local::stream_protocol::endpoint(path), error);
+  if (error != asio::error::connection_refused)
+    return Status(Code::kAlreadyExists,
+                  fmt::format("cannot listen on {}: {}; choose another path with --uds", path,
+                              error ? error.message() : "another server listens there"),
+                  Scope::kProcess);
+  ::unlink(path.c_str());
+  return {};
 }
 
 Task<void> stop_server(std::shared_ptr<ServerState> state, std::chrono::milliseconds drain) {
@@ -146,9 +188,15 @@ class AsioHttpServer final : public HttpServer {
     state_->routes[std::move(path)][std::move(method)] = std::move(handler);
   }
 
+  void gate(std::function<std::optional<HttpResponse>(const HttpRequest&)> check) override {
+    state_->gate = std::move(check);
+  }
+
   void error_body(std::function<std::string(int, std::string_view)> make) override {
     state_->make_error = std::move(make);
   }
+
+  void observe(ServerObserver observer) override { state_->observer = std::move(observer); }
 
   Result<std::uint16_t> listen(const std::string& host, std::uint16_t port) override {
     TANDEM_ASSIGN(auto endpoints, addresses_of(host, port, state_->executor));
@@ -167,6 +215,28 @@ class AsioHttpServer final : public HttpServer {
     return problem;
   }
 
+  Result<void> listen_unix(const std::string& path) override {
+    constexpr std::size_t kMostPathBytes = sizeof(sockaddr_un::sun_path) - 1;
+    if (path.empty() || path.size() > kMostPathBytes)
+      return Status(
+          Code::kInvalidArgument,
+          fmt::format("the path of a Unix socket has 1 to {} bytes, '{}' has {}", kMostPathBytes, path, path.size()),
+          Scope::kProcess);
+    TANDEM_TRY(remove_dead_socket(path, state_->executor));
+    const asio::local::stream_protocol::endpoint endpoint(path);
+    auto acceptor = std::make_unique<Acceptor>(state_->executor);
+    error_code error;
+    acceptor->open(endpoint.protocol(), error);
+    if (!error) acceptor->bind(endpoint, error);
+    if (!error) acceptor->listen(asio::socket_base::max_listen_connections, error);
+    if (error)
+      return Status(Code::kUnavailable, fmt::format("cannot listen on {}: {}", path, error.message()), Scope::kProcess);
+    state_->unix_path = path;
+    asio::co_spawn(state_->executor, accept_loop(state_, acceptor.get()), asio::detached);
+    state_->acceptors.push_back(std::move(acceptor));
+    return {};
+  }
+
   Result<void> use_tls(const TlsFiles& files) override {
     TANDEM_ASSIGN(state_->tls, make_tls_context(files));
     return {};
@@ -178,12 +248,12 @@ class AsioHttpServer final : public HttpServer {
  private:
   Result<std::uint16_t> listen_all(const std::string& host, std::uint16_t port,
                                    const std::vector<tcp::endpoint>& endpoints) {
-    std::vector<std::unique_ptr<tcp::acceptor>> acceptors;
+    std::vector<std::unique_ptr<Acceptor>> acceptors;
     std::uint16_t chosen = port;
     Status problem(Code::kUnavailable, fmt::format("host '{}' has no address", host));
     for (tcp::endpoint endpoint : endpoints) {
       endpoint.port(chosen);
-      auto acceptor = std::make_unique<tcp::acceptor>(state_->executor);
+      auto acceptor = std::make_unique<Acceptor>(state_->executor);
       if (const auto error = bind_one(*acceptor, endpoint)) {
         problem = Status(Code::kUnavailable,
                          fmt::format("cannot listen on {} port {}: {}{}", host, chosen, error.message(),
@@ -195,7 +265,7 @@ class AsioHttpServer final : public HttpServer {
         return problem;
       }
       error_code error;
-      chosen = acceptor->local_endpoint(error).port();
+      chosen = port_of(acceptor->local_endpoint(error));
       acceptors.push_back(std::move(acceptor));
     }
     if (acceptors.empty()) return problem;
@@ -212,20 +282,27 @@ std::string ServerShared::error_text(int status, std::string_view message) const
   return make_error ? make_error(status, message) : default_error_text(status, message);
 }
 
-const Handler* ServerShared::find(const HttpRequest& request, HttpResponse& refusal) const {
+Found ServerShared::find(const HttpRequest& request, HttpResponse& refusal) const {
   const auto path = routes.find(request.path);
+  const std::string_view route = path == routes.end() ? std::string_view() : std::string_view(path->first);
+  if (gate) {
+    if (auto answer = gate(request)) {
+      refusal = std::move(*answer);
+      return {nullptr, route};
+    }
+  }
   if (path == routes.end()) {
     refusal = HttpResponse(404, "application/json", R"({"detail":"Not Found"})");
-    return nullptr;
+    return {};
   }
   auto method = path->second.find(request.method);
   if (method == path->second.end() && request.method == "HEAD") method = path->second.find("GET");
-  if (method != path->second.end()) return &method->second;
+  if (method != path->second.end()) return {&method->second, route};
   refusal = HttpResponse(405, "application/json", R"({"detail":"Method Not Allowed"})");
   std::string allowed;
   for (const auto& [name, handler] : path->second) allowed += (allowed.empty() ? "" : ", ") + name;
   refusal.headers.add("allow", std::move(allowed));
-  return nullptr;
+  return {nullptr, route};
 }
 
 std::unique_ptr<HttpServer> HttpServer::create(asio::any_io_executor executor, ServerLimits limits) {

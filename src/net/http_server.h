@@ -44,7 +44,7 @@ struct HttpRequest {
   std::string query;   ///< after '?', raw
   Headers headers;
   std::string body;
-  std::string peer;  ///< "127.0.0.1:45678"
+  std::string peer;  ///< "127.0.0.1:45678"; "unix" on a Unix socket
 };
 
 struct HttpResponse {
@@ -83,6 +83,22 @@ class Exchange {
   virtual void on_client_gone(std::function<void()> callback) = 0;
 };
 
+/// What became of a request. Views and references hold during the call that brings it.
+struct RequestReport {
+  const HttpRequest& request;
+  std::string_view route;          ///< its path if the server has that one, else "" (404)
+  int status = 0;                  ///< 0: the client left before an answer
+  std::size_t response_bytes = 0;  ///< of the body, without framing
+  double seconds = 0.0;            ///< from the whole request to the end of its answer
+};
+
+/// Hears of every request that could be parsed, on the executor. Either may be empty.
+struct ServerObserver {
+  /// The head of the answer goes out. `version`: of the request's HTTP, "1.1" or "1.0".
+  std::function<void(const HttpRequest& request, std::string_view version, int status)> answered;
+  std::function<void(const RequestReport& report)> over;
+};
+
 using Handler = std::function<Task<void>(std::shared_ptr<Exchange>)>;
 
 struct TlsFiles;
@@ -101,14 +117,20 @@ class HttpServer {
   static std::unique_ptr<HttpServer> create(boost::asio::any_io_executor executor, ServerLimits limits);
   virtual ~HttpServer() = default;
 
+  /// Asked before routing, also for unknown paths: an answer here is the answer.
+  virtual void gate(std::function<std::optional<HttpResponse>(const HttpRequest&)> check) = 0;
   /// Exact path. Unknown paths answer 404 {"detail":"Not Found"}, wrong methods 405 {"detail":"Method Not Allowed"}.
   virtual void route(std::string method, std::string path, Handler handler) = 0;
   /// Wraps a message as the body of errors that the server itself makes (400 bad HTTP, 413, 431, 503).
   virtual void error_body(std::function<std::string(int status, std::string_view message)> make) = 0;
+  virtual void observe(ServerObserver observer) = 0;
   /// Speaks TLS from here on; before listen(). An error names the file.
   virtual Result<void> use_tls(const TlsFiles& files) = 0;
   /// Binds and starts accepting. Port 0 takes a free one. Returns the port; an error names host, port and reason.
   virtual Result<std::uint16_t> listen(const std::string& host, std::uint16_t port) = 0;
+  /// The same on a Unix socket. What a server that died left at `path` is replaced; any other file, or a socket on
+  /// which somebody listens, is an error. The file is removed by stop().
+  virtual Result<void> listen_unix(const std::string& path) = 0;
   /// Stops accepting and closes idle connections; running exchanges may finish until `drain` is over, then are closed.
   virtual Task<void> stop(std::chrono::milliseconds drain) = 0;
   virtual std::size_t num_connections() const = 0;

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/server_connection.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <cstring>
 #include <exception>
 #include <tuple>
 
@@ -23,10 +28,15 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 16U << 10;
 constexpr std::chrono::seconds kLinger{3};
 
-std::string peer_name(const asio::ip::tcp::socket& socket) {
+std::string peer_name(const ServerSocket& socket) {
   error_code error;
-  const auto endpoint = socket.remote_endpoint(error);
+  const auto generic = socket.remote_endpoint(error);
   if (error) return "unknown";
+  if (generic.protocol().family() == AF_UNIX) return "unix";
+  asio::ip::tcp::endpoint endpoint;
+  if (generic.size() > endpoint.capacity()) return "unknown";
+  std::memcpy(endpoint.data(), generic.data(), generic.size());
+  endpoint.resize(generic.size());
   const auto address = endpoint.address();
   return address.is_v6() ? fmt::format("[{}]:{}", address.to_string(), endpoint.port())
                          : fmt::format("{}:{}", address.to_string(), endpoint.port());
@@ -34,7 +44,7 @@ std::string peer_name(const asio::ip::tcp::socket& socket) {
 
 }  // namespace
 
-ServerConnection::ServerConnection(asio::ip::tcp::socket socket, std::shared_ptr<ServerShared> shared)
+ServerConnection::ServerConnection(ServerSocket socket, std::shared_ptr<ServerShared> shared)
     : socket_(std::move(socket)),
       shared_(std::move(shared)),
       peer_(peer_name(socket_)),
@@ -48,7 +58,7 @@ ServerConnection::ServerConnection(asio::ip::tcp::socket socket, std::shared_ptr
       write_watch_(shared_->executor, [this] { close(); }) {}
 
 void ServerConnection::start(bool refuse_busy) {
-  refuse_busy_ = refuse_busy;
+  if (refuse_busy) refusal_ = ParseError(503, "too many connections");
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -65,11 +75,29 @@ void ServerConnection::start_loops() {
   asio::co_spawn(shared_->executor, serve(), asio::detached);
 }
 
+/// By the first byte, which stays unread. True also for a client that closes: the handshake will say so.
+Task<bool> ServerConnection::speaks_tls() {
+  constexpr char kHandshakeRecord = 0x16;
+  const auto [error] = co_await socket_.async_wait(asio::socket_base::wait_read, kAwait);
+  char first = kHandshakeRecord;
+  if (!error && !closed_) (void)::recv(socket_.native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  co_return first == kHandshakeRecord;
+}
+
 /// A client that does not come to an end with it is closed like one that does not send its request.
 Task<void> ServerConnection::shake_hands() {
   const auto self = shared_from_this();
   write_watch_.arm_after(shared_->limits.header_timeout);
-  const auto [error] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
+  const bool tls = co_await speaks_tls();
+  if (!tls && !closed_) {
+    write_watch_.disarm();
+    tls_.reset();
+    refusal_ = ParseError(400, "this port speaks TLS, and the request came without; use https://");
+    start_loops();
+    co_return;
+  }
+  error_code error = asio::error::operation_aborted;
+  if (!closed_) std::tie(error) = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
   write_watch_.disarm();
   if (!error && !closed_) {
     start_loops();
@@ -154,9 +182,8 @@ Task<void> ServerConnection::wait_for_bytes(std::uint64_t seen) {
 Task<void> ServerConnection::serve() {
   const auto self = shared_from_this();
   try {
-    if (refuse_busy_) {
-      std::string message = "too many connections";
-      co_await refuse(503, std::move(message));
+    if (refusal_) {
+      co_await refuse(refusal_->status, std::move(refusal_->message));
     } else {
       bool again = true;
       while (again && !closed_) again = co_await serve_one();
@@ -229,19 +256,25 @@ Task<bool> ServerConnection::receive(RequestParser& parser) {
 Task<bool> ServerConnection::handle(HttpRequest request, bool keep_alive, bool http_1_0) {
   phase_ = Phase::kHandling;
   gone_ = false;
+  const auto started = std::chrono::steady_clock::now();
   HttpResponse refusal;
-  const Handler* handler = shared_->find(request, refusal);
+  const Found found = shared_->find(request, refusal);
   auto exchange = std::make_shared<ConnectionExchange>(shared_from_this(), std::move(request),
                                                        keep_alive && !shared_->stopping, http_1_0);
   exchange_ = exchange.get();
   if (input_ended_) input_ended();
-  if (handler == nullptr) {
+  if (found.handler == nullptr) {
     (void)co_await exchange->respond(std::move(refusal));
   } else {
-    co_await run_handler(*handler, exchange);
+    co_await run_handler(*found.handler, exchange);
   }
   exchange_ = nullptr;
   const bool again = exchange->finish();
+  if (shared_->observer.over) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - started;
+    shared_->observer.over(
+        {exchange->request(), found.route, exchange->status(), exchange->response_bytes(), passed.count()});
+  }
   co_return again && !gone_ && !shared_->stopping;
 }
 

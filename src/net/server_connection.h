@@ -3,7 +3,7 @@
 #pragma once
 
 #include <atomic>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -18,6 +18,12 @@ namespace tandem::net {
 
 class ServerConnection;
 class ConnectionExchange;
+using ServerSocket = boost::asio::generic::stream_protocol::socket;  ///< TCP or Unix
+
+struct Found {
+  const Handler* handler = nullptr;  ///< nullptr: there is none
+  std::string_view route;            ///< the path if there is one, whatever the method; lives as long as the routes
+};
 
 /// Routes, limits and the list of open connections. Lives as long as the server or any connection.
 struct ServerShared {
@@ -25,13 +31,15 @@ struct ServerShared {
       : executor(io), limits(bounds), connections_changed(io) {}
 
   std::string error_text(int status, std::string_view message) const;
-  /// Handler of a request; a 404 or 405 answer if there is none. HEAD is answered by GET's handler.
-  const Handler* find(const HttpRequest& request, HttpResponse& refusal) const;
+  /// Handler of a request; else what the gate, or a 404 or 405, answers. HEAD is answered by GET's handler.
+  Found find(const HttpRequest& request, HttpResponse& refusal) const;
 
   boost::asio::any_io_executor executor;
   ServerLimits limits;
-  std::map<std::string, std::map<std::string, Handler>> routes;  ///< path, then method
+  std::map<std::string, std::map<std::string, Handler>> routes;         ///< path, then method
+  std::function<std::optional<HttpResponse>(const HttpRequest&)> gate;  ///< may be empty
   std::function<std::string(int, std::string_view)> make_error;
+  ServerObserver observer;
   std::shared_ptr<boost::asio::ssl::context> tls;  ///< nullptr: plain HTTP
   bool stopping = false;
   std::unordered_map<ServerConnection*, std::weak_ptr<ServerConnection>> connections;
@@ -43,7 +51,7 @@ struct ServerShared {
 /// bytes) and a serving loop that parses from what was read and runs handlers, one request after the other.
 class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
  public:
-  ServerConnection(boost::asio::ip::tcp::socket socket, std::shared_ptr<ServerShared> shared);
+  ServerConnection(ServerSocket socket, std::shared_ptr<ServerShared> shared);
 
   /// Starts both loops, after the TLS handshake if there is one. With `refuse_busy` the only answer is 503.
   void start(bool refuse_busy);
@@ -52,6 +60,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   bool idle() const { return phase_ == Phase::kIdle; }
   bool client_gone() const { return gone_; }
   const boost::asio::any_io_executor& executor() const { return shared_->executor; }
+  const ServerObserver& observer() const { return shared_->observer; }
 
   /// Writes everything within write_timeout per piece of progress. An error means that the client is gone.
   Task<Result<void>> write_all(std::string bytes);
@@ -61,6 +70,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   enum class Phase : std::uint8_t { kIdle, kReceiving, kHandling, kLingering };
 
   Task<void> shake_hands();
+  Task<bool> speaks_tls();
   void start_loops();
   Task<void> serve();
   void forget();
@@ -76,8 +86,8 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   void consume(std::size_t bytes);
   void input_ended();
 
-  boost::asio::ip::tcp::socket socket_;
-  std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;  ///< over socket_
+  ServerSocket socket_;
+  std::optional<boost::asio::ssl::stream<ServerSocket&>> tls_;  ///< over socket_
   std::shared_ptr<ServerShared> shared_;
   std::string peer_;
   Phase phase_ = Phase::kIdle;
@@ -85,7 +95,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   bool input_ended_ = false;
   bool gone_ = false;
   bool read_expired_ = false;
-  bool refuse_busy_ = false;
+  std::optional<ParseError> refusal_;  ///< the only answer of this connection
   bool first_request_ = true;
   bool writing_ = false;
   std::string input_;  ///< received, from input_at_ on not yet parsed
@@ -128,11 +138,15 @@ class ConnectionExchange final : public Exchange, public std::enable_shared_from
   void client_left();
   /// The handler returned. Afterwards every call is refused. Whether the connection may serve another request.
   bool finish();
+  int status() const { return status_; }  ///< 0: no head was sent
+  std::size_t response_bytes() const { return response_bytes_; }
 
  private:
   enum class State : std::uint8_t { kOpen, kStreaming, kDone, kBroken };
 
   Result<void> check(State expected, std::string_view call) const;
+  /// A head with this status goes out now.
+  void note_head(int status);
 
   std::shared_ptr<ServerConnection> connection_;
   HttpRequest request_;
@@ -143,6 +157,8 @@ class ConnectionExchange final : public Exchange, public std::enable_shared_from
   bool chunked_ = false;
   std::optional<std::size_t> length_left_;  ///< of a stream with Content-Length
   State state_ = State::kOpen;
+  int status_ = 0;
+  std::size_t response_bytes_ = 0;
   std::function<void()> gone_callback_;
 };
 

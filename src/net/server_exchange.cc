@@ -75,10 +75,16 @@ Result<void> ConnectionExchange::check(State expected, std::string_view call) co
   return {};
 }
 
+void ConnectionExchange::note_head(int status) {
+  status_ = status;
+  if (const auto& answered = connection_->observer().answered) answered(request_, http_1_0_ ? "1.0" : "1.1", status);
+}
+
 Task<Result<void>> ConnectionExchange::respond(HttpResponse response) {
   const auto self = shared_from_this();
   if (auto allowed = check(State::kOpen, "respond"); !allowed) co_return allowed;
   state_ = State::kDone;
+  note_head(response.status);
   ResponseHead head;
   head.status = response.status;
   head.headers = std::move(response.headers);
@@ -87,7 +93,10 @@ Task<Result<void>> ConnectionExchange::respond(HttpResponse response) {
   head.keep_alive = keep_alive_;
   head.http_1_0 = http_1_0_;
   std::string bytes = serialize_head(head);
-  if (!head_only_ && !bodiless(response.status)) bytes += response.body;
+  if (!head_only_ && !bodiless(response.status)) {
+    bytes += response.body;
+    response_bytes_ = response.body.size();
+  }
   const auto written = co_await connection_->write_all(std::move(bytes));
   if (!written) state_ = State::kBroken;
   co_return written;
@@ -109,6 +118,7 @@ Task<Result<void>> ConnectionExchange::begin_stream(int status, Headers headers)
   }
   head.headers = std::move(headers);
   state_ = State::kStreaming;
+  note_head(status);
   if (bodiless(status)) {
     head.content_length.reset();
     length_left_ = 0;
@@ -136,6 +146,7 @@ Task<Result<void>> ConnectionExchange::write(std::string bytes) {
     *length_left_ -= bytes.size();
   }
   if (head_only_) co_return Result<void>();
+  response_bytes_ += bytes.size();
   if (chunked_) {
     std::string framed = fmt::format("{:x}\r\n", bytes.size());
     framed.reserve(framed.size() + bytes.size() + 2);

@@ -10,13 +10,14 @@ namespace tandem::net {
 namespace {
 
 constexpr std::size_t kMostBytes = 2048;
-constexpr std::string_view kScheme = "http://";
+constexpr std::string_view kPlain = "http://";
+constexpr std::string_view kTls = "https://";
 constexpr std::string_view kHostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
 constexpr std::string_view kIpv6Characters = "0123456789abcdefABCDEF:.";
 
 Status wrong(std::string_view text, std::string_view why) {
   return Status(Code::kInvalidArgument,
-                fmt::format("'{}' is not a URL that can be used: {}; expected http://host[:port]/path",
+                fmt::format("'{}' is not a URL that can be used: {}; expected http://host[:port]/path or https://",
                             text.substr(0, 200), why));
 }
 
@@ -31,8 +32,10 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
   if (std::any_of(text.begin(), text.end(), [](char c) { return c <= ' ' || c > '~'; })) {
     return wrong("...", "it holds a blank, a control character or one that is not ASCII");
   }
-  if (!text.starts_with(kScheme)) return wrong(text, "its scheme is not http");
-  const std::string_view rest = text.substr(kScheme.size(), text.find('#') - kScheme.size());
+  const bool tls = text.starts_with(kTls);
+  if (!tls && !text.starts_with(kPlain)) return wrong(text, "its scheme is not http or https");
+  const std::size_t scheme = tls ? kTls.size() : kPlain.size();
+  const std::string_view rest = text.substr(scheme, text.find('#') - scheme);
   const std::size_t path = std::min(rest.find_first_of("/?"), rest.size());
   std::string_view authority = rest.substr(0, path);
   HttpUrl url;
@@ -49,7 +52,8 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
     if (!consists_of(host, kHostCharacters)) return wrong(text, "it names no host, or one with other characters");
     authority.remove_prefix(host.size());
   }
-  url.endpoint = Endpoint(std::string(host), 80);
+  url.endpoint = Endpoint(std::string(host), tls ? 443 : 80);
+  url.endpoint.tls = tls;
   if (authority.empty()) return url;
   const char* const end = authority.data() + authority.size();
   const auto [stop, error] = std::from_chars(authority.data() + 1, end, url.endpoint.port);

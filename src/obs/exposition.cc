@@ -57,32 +57,53 @@ void append_histogram(std::string& out, const std::string& name, const ClientMet
   append_sample(out, name + "_sum", metric.label, metric.histogram.sample_sum);
 }
 
-void append_family(std::string& out, MetricFamily& family) {
+void append_summary(std::string& out, const std::string& name, const ClientMetric& metric) {
+  append_sample(out, name + "_count", metric.label, static_cast<double>(metric.summary.sample_count));
+  append_sample(out, name + "_sum", metric.label, metric.summary.sample_sum);
+}
+
+std::string_view type_name(MetricType type) {
+  switch (type) {
+    case MetricType::Counter:
+      return "counter";
+    case MetricType::Gauge:
+      return "gauge";
+    case MetricType::Histogram:
+      return "histogram";
+    case MetricType::Summary:
+      return "summary";
+    default:
+      return "";  // Registry makes no others
+  }
+}
+
+void append_head(std::string& out, const MetricFamily& family, Format format) {
+  constexpr std::string_view kTotal = "_total";
+  std::string_view name = family.name;
+  const bool open = format == Format::kOpenMetrics;
+  if (open && family.type == MetricType::Counter) name.remove_suffix(kTotal.size());
+  out += "# HELP ";
+  out += name;
+  out += ' ';
+  append_escaped(out, family.help, open);
+  out += "\n# TYPE ";
+  out += name;
+  out += ' ';
+  out += type_name(family.type);
+  out += '\n';
+}
+
+void append_family(std::string& out, MetricFamily& family, Format format) {
   for (auto& metric : family.metric) std::sort(metric.label.begin(), metric.label.end());
   std::sort(family.metric.begin(), family.metric.end(),
             [](const ClientMetric& a, const ClientMetric& b) { return a.label < b.label; });
-  std::string_view type;
-  switch (family.type) {
-    case MetricType::Counter:
-      type = "counter";
-      break;
-    case MetricType::Gauge:
-      type = "gauge";
-      break;
-    case MetricType::Histogram:
-      type = "histogram";
-      break;
-    default:
-      return;  // Registry makes no others
-  }
-  out += "# HELP " + family.name + ' ';
-  append_escaped(out, family.help, false);
-  out += "\n# TYPE " + family.name + ' ';
-  out += type;
-  out += '\n';
+  if (type_name(family.type).empty()) return;
+  append_head(out, family, format);
   for (const auto& metric : family.metric) {
     if (family.type == MetricType::Histogram) {
       append_histogram(out, family.name, metric);
+    } else if (family.type == MetricType::Summary) {
+      append_summary(out, family.name, metric);
     } else {
       const bool counter = family.type == MetricType::Counter;
       append_sample(out, family.name, metric.label, counter ? metric.counter.value : metric.gauge.value);
@@ -105,11 +126,12 @@ std::string format_number(double value) {
   return text;
 }
 
-std::string expose_families(std::vector<MetricFamily> families) {
+std::string expose_families(std::vector<MetricFamily> families, Format format) {
   std::sort(families.begin(), families.end(),
             [](const MetricFamily& a, const MetricFamily& b) { return a.name < b.name; });
   std::string out;
-  for (auto& family : families) append_family(out, family);
+  for (auto& family : families) append_family(out, family, format);
+  if (format == Format::kOpenMetrics) out += kEndOfOpenMetrics;
   return out;
 }
 

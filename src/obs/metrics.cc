@@ -7,8 +7,8 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
+#include <prometheus/summary.h>
 
-#include <chrono>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "obs/exposition.h"
+#include "obs/merge.h"
 
 namespace tandem::obs {
 namespace {
@@ -43,7 +44,7 @@ auto guarded(std::string_view name, Call&& call) -> decltype(call()) {
 }  // namespace
 
 struct Registry::Impl {
-  explicit Impl(Labels labels) : common(std::move(labels)) {}
+  Impl(Labels labels, std::string prefix) : common(std::move(labels)), hidden_prefix(std::move(prefix)) {}
 
   /// Labels of one series; the common ones give way to labels of the same name.
   Labels all(Labels labels, bool with_common) const {
@@ -52,6 +53,8 @@ struct Registry::Impl {
   }
 
   Labels common;
+  std::string hidden_prefix;
+  std::function<void()> refresh;
   prometheus::Registry registry;
 };
 
@@ -67,7 +70,13 @@ void Histogram::observe(double value) {
   static_cast<prometheus::Histogram*>(impl_)->Observe(value);
 }
 
-Registry::Registry(Labels common) : impl_(std::make_unique<Impl>(std::move(common))) {}
+void Summary::observe(double value) {
+  TANDEM_ASSERT(impl_ != nullptr, "a Summary is made by a Registry");
+  static_cast<prometheus::Summary*>(impl_)->Observe(value);
+}
+
+Registry::Registry(Labels common, std::string hidden_prefix)
+    : impl_(std::make_unique<Impl>(std::move(common), std::move(hidden_prefix))) {}
 Registry::~Registry() = default;
 
 Counter Registry::counter(std::string_view name, std::string_view help, Labels labels, bool with_common) {
@@ -105,12 +114,32 @@ Histogram Registry::histogram(std::string_view name, std::string_view help, std:
   return handle;
 }
 
-std::string Registry::expose() const { return expose_families(impl_->registry.Collect()); }
+Summary Registry::summary(std::string_view name, std::string_view help, Labels labels, bool with_common) {
+  Summary handle;
+  handle.impl_ = guarded(name, [&] {
+    auto& family = prometheus::BuildSummary().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry);
+    return &family.Add(impl_->all(std::move(labels), with_common), prometheus::Summary::Quantiles{});
+  });
+  return handle;
+}
 
-void add_process_start_time(Registry& registry) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  registry.gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", {}, false)
-      .set(std::chrono::duration<double>(now).count());
+void Registry::before_expose(std::function<void()> refresh) { impl_->refresh = std::move(refresh); }
+
+std::string Registry::expose(Format format, std::span<const std::string> others) const {
+  if (impl_->refresh) impl_->refresh();
+  std::vector<std::string> texts{expose_families(impl_->registry.Collect(), format)};
+  if (others.empty() && impl_->hidden_prefix.empty()) return std::move(texts.front());
+  texts.insert(texts.end(), others.begin(), others.end());
+  return merge_expositions(texts, format, impl_->hidden_prefix);
+}
+
+Format format_for(std::string_view accept) {
+  return accept.find("application/openmetrics-text") == std::string_view::npos ? Format::kText : Format::kOpenMetrics;
+}
+
+std::string_view content_type(Format format) {
+  return format == Format::kText ? "text/plain; version=0.0.4; charset=utf-8"
+                                 : "application/openmetrics-text; version=1.0.0; charset=utf-8";
 }
 
 }  // namespace tandem::obs

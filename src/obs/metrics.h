@@ -3,8 +3,10 @@
 // A series exists with value 0 from the moment its handle is made.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,10 +45,30 @@ class Histogram {
   void* impl_ = nullptr;
 };
 
+/// Count and sum only, no quantiles.
+class Summary {
+ public:
+  void observe(double value);
+
+ private:
+  friend class Registry;
+  void* impl_ = nullptr;
+};
+
+/// In which text metrics are told.
+enum class Format {
+  kText,         ///< Prometheus text 0.0.4
+  kOpenMetrics,  ///< OpenMetrics 1.0.0
+};
+/// What a client's Accept header asks for; kText unless OpenMetrics is among it.
+Format format_for(std::string_view accept);
+std::string_view content_type(Format format);
+
 class Registry {
  public:
-  /// `common` labels are added to every series made with `with_common` true (vLLM's engine and model_name).
-  explicit Registry(Labels common = {});
+  /// `common` labels are added to every series made with `with_common` true (vLLM's engine and model_name). Families
+  /// whose name begins with `hidden_prefix` are counted but not exposed; "": all are.
+  explicit Registry(Labels common = {}, std::string hidden_prefix = "");
   ~Registry();
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
@@ -58,15 +80,18 @@ class Registry {
   Histogram histogram(std::string_view name, std::string_view help, std::vector<double> buckets, Labels labels = {},
                       bool with_common = true);
 
-  /// Prometheus text format 0.0.4: labels in alphabetical order, le as a float ("1.0", "+Inf").
-  std::string expose() const;
+  Summary summary(std::string_view name, std::string_view help, Labels labels = {}, bool with_common = true);
+
+  /// Called at the beginning of each expose(), for what is read and not counted. Set it before others expose.
+  void before_expose(std::function<void()> refresh);
+
+  /// Labels in alphabetical order, le as a float ("1.0", "+Inf"). `others`: what the registries of other processes
+  /// expose in the same format. Each family comes once with the series of all; series that several have are added up.
+  std::string expose(Format format = Format::kText, std::span<const std::string> others = {}) const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-/// Adds the gauge process_start_time_seconds (without common labels) with the time of this call: call it once, first.
-void add_process_start_time(Registry& registry);
 
 }  // namespace tandem::obs

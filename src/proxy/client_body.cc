@@ -1,13 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/client_body.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "base/json.h"
+
 namespace tandem::proxy {
 namespace {
 
 // `aborted_request` is for instances of the rc2 age; others ignore it.
 constexpr std::string_view kPrefillParams =
     R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,)"
-    R"("remote_host":null,"remote_port":null,"aborted_request":[]})";
+    R"("remote_host":null,"remote_port":null,"aborted_request":[])";
+
+/// What the client asked for where a prefiller gets something else: it refuses what a decoder would refuse, in the same
+/// words, before it computes anything.
+std::string prefill_params(const JsonMembers& members) {
+  JsonMembers client;
+  for (const char* name : {"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", "n"})
+    if (const auto value = members.find(name)) client.set(name, *value);
+  return std::string(kPrefillParams) + ",\"tandem_client\":" + client.text() + "}";
+}
+
+/// In the words of an instance, which never gets this body to see.
+Status not_usable(std::string_view text, const Status& error) {
+  constexpr std::string_view kForm = "[{{'type': '{}', 'loc': ('body',), 'msg': '{}'}}]";
+  if (parse_json(text)) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format(kForm, "model_attributes_type",
+                              "Input should be a valid dictionary or object to extract fields from"));
+  }
+  return Status(Code::kInvalidArgument,
+                fmt::format(kForm, "json_invalid", fmt::format("JSON decode error: {}", error.message())));
+}
 
 JsonMembers one_token(JsonMembers members, std::string_view params) {
   members.remove("stream_options");
@@ -26,12 +54,14 @@ JsonMembers one_token(JsonMembers members, std::string_view params) {
 Result<ClientBody> ClientBody::parse(std::string_view text) {
   ClientBody body;
   body.num_bytes_ = text.size();
-  TANDEM_ASSIGN(body.members_, JsonMembers::parse(text));
+  auto members = JsonMembers::parse(text);
+  if (!members) return not_usable(text, members.error());
+  body.members_ = std::move(*members);
   body.members_.remove("kv_transfer_params");
   return body;
 }
 
-std::string ClientBody::for_prefill() const { return one_token(members_, kPrefillParams).text(); }
+std::string ClientBody::for_prefill() const { return one_token(members_, prefill_params(members_)).text(); }
 
 std::vector<std::string> ClientBody::prompts() const {
   const auto raw = members_.find("prompt");
@@ -57,6 +87,17 @@ std::string ClientBody::for_decode(std::string_view params) const {
   JsonMembers members = members_;
   members.set("kv_transfer_params", params);
   return members.text();
+}
+
+std::string ClientBody::request_id() const {
+  constexpr std::size_t kMostBytes = 4096;
+  const auto raw = members_.find("request_id");
+  if (!raw || raw->size() > kMostBytes) return {};
+  const auto value = parse_json(*raw);
+  if (!value || !value->is_string()) return {};
+  std::string id(value->get_string());
+  const bool fits = std::none_of(id.begin(), id.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  return fits ? id : std::string();
 }
 
 Result<std::string> kv_params_of(std::string_view prefill_answer) {

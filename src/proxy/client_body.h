@@ -2,8 +2,10 @@
 // What of a client's body goes to a prefiller and what to a decoder (pd_protocol.md 2.5, 2.6, 4.2 and 7.2):
 //
 //   member                  prefiller                decoder
-//   kv_transfer_params      pull: do_remote_decode   pull: what the prefiller answered (a client's own is dropped)
-//                           push: what the decoder   push: do_remote_prefill and the metaserver
+//   kv_transfer_params      pull: do_remote_decode,  pull: what the prefiller answered (a client's own is dropped)
+//                           and the members below    push: do_remote_prefill and the metaserver
+//                           as sent
+//                           push: what the decoder
 //                           posted
 //   prompt (push)           the one that is wanted   as sent
 //   stream                  false                    as sent
@@ -37,7 +39,10 @@ class ClientBody {
   std::vector<std::string> prompts() const;
   /// `params`: raw JSON of kv_transfer_params; empty: the decoder prefills by itself.
   std::string for_decode(std::string_view params) const;
+  /// The member "request_id" if it can be a header's value, else "".
+  std::string request_id() const;
   bool stream() const { return members_.is_true("stream"); }
+  bool has_messages() const { return members_.find("messages").has_value(); }
   /// Length of what the client sent: the measure of the load scores.
   std::size_t num_bytes() const { return num_bytes_; }
 

@@ -47,25 +47,28 @@ Completion::Completion(std::shared_ptr<ProxyContext> context, std::shared_ptr<ne
 
 Completion::~Completion() { context_->metrics.inflight.set(--context_->inflight); }
 
-bool Completion::chat() const { return client_request().path == "/v1/chat/completions"; }
+bool Completion::chat() const {
+  return client_request().path == "/v1/chat/completions" ||
+         (client_request().path == "/invocations" && body_.has_messages());
+}
 
 net::Task<void> Completion::run() {
   const auto self = shared_from_this();
   const auto& request = client_request();
   auto body = ClientBody::parse(request.body);
-  if (context_->inflight > context_->config.max_inflight) {
-    auto busy = error_response(
-        503, fmt::format("the proxy handles {} requests already; try again later", context_->config.max_inflight));
+  if (const auto reason = no_room(); !reason.empty()) {
+    auto busy = error_response(503, reason);
     (void)co_await exchange_->respond(std::move(busy));
   } else if (!body) {
     outcome_ = "4xx";
-    auto bad = error_response(400, fmt::format("the request body is not usable: {}", body.error().message()));
+    auto bad = error_response(400, body.error().message());
     (void)co_await exchange_->respond(std::move(bad));
   } else {
     body_ = std::move(*body);
     exchange_->on_client_gone([cancel = cancel_]() mutable { cancel.cancel(); });
     const auto given = request.headers.find("x-request-id");
-    base_id_ = given && !given->empty() ? std::string(*given) : make_uuid();
+    base_id_ = given && !given->empty() ? std::string(*given) : body_.request_id();
+    if (base_id_.empty()) base_id_ = make_uuid();
     trace_ =
         TraceContext::continue_from(request.headers.find("traceparent").value_or("")).value_or(TraceContext::start());
     timing_wanted_ = request.headers.find("x-tandem-timing") == "1";
@@ -78,16 +81,19 @@ net::Task<void> Completion::run() {
              trace_.trace_id, outcome_, seconds(now() - arrived_), attempts_);
 }
 
+std::string Completion::no_room() const {
+  if (context_->stopping) return "the proxy is stopping";
+  const int most = context_->config.max_inflight;
+  return context_->inflight <= most ? "" : fmt::format("the proxy handles {} requests already; try again later", most);
+}
+
 net::Task<void> Completion::pair() {
   co_await context_->watch.ready();
   const int rounds = std::max(context_->config.max_retries, 1);
   for (int number = 0; number < rounds; ++number) {
-    if (number > 0) {
-      context_->metrics.decode_retries.add();
-      co_await pause(number - 1, cancel_);
-    }
+    if (number > 0) co_await pause(number - 1, cancel_);
     if (cancel_.cancelled()) break;
-    const Next next = co_await round();
+    const Next next = co_await round(number > 0);
     if (next == Next::kEnd) co_return;
     if (next == Next::kGiveUp) break;
   }
@@ -95,12 +101,13 @@ net::Task<void> Completion::pair() {
 }
 
 /// The decoder that would be asked decides which way this round goes.
-net::Task<Next> Completion::round() {
+net::Task<Next> Completion::round(bool again) {
   const auto decoder = context_->board.best(Role::kDecode, std::nullopt, tried_decoders_, now());
   if (!decoder) {
-    note_problem("no decoder is configured");
+    if (!again) note_problem("no decoder is configured");
     co_return Next::kGiveUp;
   }
+  if (again) context_->metrics.decode_retries.add();
   // One that was not there when it was last looked at may have come since.
   if (!decoder->connector && context_->config.connector == config::ProxyConnector::kAuto)
     co_await context_->watch.look(decoder);
@@ -123,7 +130,7 @@ void Completion::new_attempt() {
 
 std::shared_ptr<Instance> Completion::choose(Role role, Connector connector, Tried& tried) {
   auto instance = context_->board.choose(role, connector, tried, now());
-  if (!instance) {
+  if (!instance && problems_.empty()) {
     note_problem(fmt::format("no {} is configured that works with the {} connector",
                              role == Role::kPrefill ? "prefiller" : "decoder", connector_name(connector)));
   }
@@ -133,7 +140,7 @@ std::shared_ptr<Instance> Completion::choose(Role role, Connector connector, Tri
 net::ClientRequest Completion::backend_request(std::string body, std::string_view request_id) const {
   const auto& client = client_request();
   net::ClientRequest request("POST", client.query.empty() ? client.path : client.path + "?" + client.query);
-  request.headers = backend_headers(client.headers, request_id, context_->api_key);
+  request.headers = backend_headers(client.headers, request_id, context_->config);
   if (client.headers.find("traceparent").value_or("").find(trace_.trace_id) == std::string_view::npos) {
     request.headers.remove("tracestate");  // belongs to a trace that is not continued
   }
@@ -151,24 +158,24 @@ net::Task<Next> Completion::decode(DecodeStage stage) {
   auto answer = co_await decoder->client->send(std::move(request), timeouts, stage.cancel);
   if (cancel_.cancelled()) co_return client_left("before the first byte");
   if (stage.cancel.cancelled()) co_return Next::kGiveUp;
-  if (!answer) co_return failed(*decoder, answer.error());
+  if (!answer) co_return failed(*decoder, answer.error(), tried_decoders_);
   const int status = (*answer)->status();
   if (status >= 500 && stage.excused && stage.excused()) {
     (void)co_await (*answer)->read_all(kMostErrorBody);  // so that the connection can be used again
     co_return Next::kGiveUp;
   }
   if (status < 200 || status >= 300) {
-    const Next next = co_await refused(decoder, std::move(*answer));
+    const Next next = co_await refused(decoder, std::move(*answer), tried_decoders_);
     co_return next;
   }
   auto first = co_await (*answer)->read_piece();
   if (cancel_.cancelled()) co_return client_left("before the first byte");
   if (stage.cancel.cancelled()) co_return Next::kGiveUp;
-  if (!first) co_return failed(*decoder, first.error());
+  if (!first) co_return failed(*decoder, first.error(), tried_decoders_);
   if (first->empty()) {
     const Status empty(Code::kUnavailable, fmt::format("{}: status {} with an empty body", decoder->name, status),
                        Scope::kTransfer);
-    co_return failed(*decoder, empty);
+    co_return failed(*decoder, empty, tried_decoders_);
   }
   const Next next = co_await pass_on(stage, std::move(*answer), std::move(*first), asked);
   co_return next;
@@ -202,17 +209,18 @@ net::Task<Next> Completion::pass_on(const DecodeStage& stage, std::unique_ptr<ne
   co_return Next::kEnd;
 }
 
-net::Task<Next> Completion::refused(std::shared_ptr<Instance> instance, std::unique_ptr<net::ClientResponse> answer) {
+net::Task<Next> Completion::refused(std::shared_ptr<Instance> instance, std::unique_ptr<net::ClientResponse> answer,
+                                    Tried& tried) {
   const int status = answer->status();
   net::Headers headers = answer->headers();
   auto text = co_await answer->read_all(kMostErrorBody);
   if (cancel_.cancelled()) co_return client_left("while an error was read");
-  if (text && status >= 400 && status < 500) {
+  if (text && is_refusal(status)) {
     InstanceBoard::succeeded(*instance);
     co_await relay_refusal(status, std::move(headers), std::move(*text));
     co_return Next::kEnd;
   }
-  note_status(instance, status, headers, text ? *text : std::string());
+  note_status(instance, status, headers, text ? *text : std::string(), tried);
   co_return Next::kAgain;
 }
 
@@ -222,22 +230,24 @@ net::Task<void> Completion::relay_refusal(int status, net::Headers headers, std:
 }
 
 void Completion::note_status(const std::shared_ptr<Instance>& instance, int status, const net::Headers& headers,
-                             std::string_view body) {
-  if (status == 503) {
-    // Overload or still loading: not a fault, so the instance stays in rotation.
-    give_up_status_ = 503;
+                             std::string_view body, Tried& tried) {
+  if (is_overload(status)) {
+    // Not a fault, so the instance stays in rotation.
+    give_up_status_ = status;
     retry_after_ = std::string(headers.find("retry-after").value_or("1"));
   } else {
     InstanceBoard::failed(*instance, now());
+    tried.spend(*instance);
     give_up_status_ = 502;
   }
   note_problem(fmt::format("{} {}: status {}{}{}", instance->role == Role::kPrefill ? "prefiller" : "decoder",
                            instance->name, status, body.empty() ? "" : ": ", body.substr(0, 200)));
 }
 
-Next Completion::failed(Instance& instance, const Status& error) {
+Next Completion::failed(Instance& instance, const Status& error, Tried& tried) {
   InstanceBoard::failed(instance, now());
   const bool unreachable = error.code() == Code::kUnavailable && error.scope() == Scope::kPeer;
+  if (!unreachable) tried.spend(instance);
   give_up_status_ = unreachable ? 503 : error.code() == Code::kDeadlineExceeded ? 504 : 502;
   const std::string_view role = instance.role == Role::kPrefill ? "prefiller" : "decoder";
   const std::string_view problem = error.message();
@@ -265,7 +275,7 @@ net::Task<void> Completion::give_up() {
   if (problems_.size() > kMostProblemsNamed) problems_.resize(kMostProblemsNamed);
   auto response = error_response(
       give_up_status_, fmt::format("no instance could answer this request. Tried: {}", fmt::join(problems_, "; ")));
-  if (!retry_after_.empty() && give_up_status_ == 503) response.headers.set("retry-after", retry_after_);
+  if (!retry_after_.empty() && is_overload(give_up_status_)) response.headers.set("retry-after", retry_after_);
   (void)co_await exchange_->respond(std::move(response));
 }
 

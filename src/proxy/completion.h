@@ -51,7 +51,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void new_attempt();
   void use_request_id(std::string id) { request_id_ = std::move(id); }
 
-  /// Null, and noted as a problem, if the role has no instance for this way.
+  /// Null if the role has no instance for this way (noted as a problem) or none that has not failed this request.
   std::shared_ptr<Instance> choose(Role role, Connector connector, Tried& tried);
   Tried& tried_prefillers() { return tried_prefillers_; }
   /// A request to an instance with the client's path, query and headers.
@@ -70,21 +70,26 @@ class Completion : public std::enable_shared_from_this<Completion> {
   net::Task<Next> decode(DecodeStage stage);
 
   /// An instance answered, but not with success: passes 4xx on, notes the rest.
-  net::Task<Next> refused(std::shared_ptr<Instance> instance, std::unique_ptr<net::ClientResponse> answer);
+  net::Task<Next> refused(std::shared_ptr<Instance> instance, std::unique_ptr<net::ClientResponse> answer,
+                          Tried& tried);
   /// Passes on a 4xx that is known already.
   net::Task<void> relay_refusal(int status, net::Headers headers, std::string body);
-  Next failed(Instance& instance, const Status& error);
-  /// What a status other than success means for the instance; notes it.
+  /// No whole answer came. Unless no connection came about, the instance does not get this request again.
+  Next failed(Instance& instance, const Status& error, Tried& tried);
+  /// What a status other than success means for the instance; notes it. Unless it is overloaded, it does not get this
+  /// request again.
   void note_status(const std::shared_ptr<Instance>& instance, int status, const net::Headers& headers,
-                   std::string_view body);
+                   std::string_view body, Tried& tried);
   Next client_left(std::string_view stage);
   void note_problem(std::string problem);
   /// Waits retry_delay * 2^attempt; ends early when cancelled.
   net::Task<void> pause(int attempt, net::Cancel cancel);
 
  private:
+  /// Why no request is taken now; empty if there is room.
+  std::string no_room() const;
   net::Task<void> pair();
-  net::Task<Next> round();
+  net::Task<Next> round(bool again);
   net::Task<Next> pass_on(const DecodeStage& stage, std::unique_ptr<net::ClientResponse> answer,
                           std::string first_piece, TimePoint asked);
   net::Task<void> give_up();
@@ -106,6 +111,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::string_view outcome_ = "5xx";
 };
 
+/// Statuses of an instance that works but has no room, or is not ready yet: others may have.
+constexpr bool is_overload(int status) { return status == 429 || status == 503; }
+/// A status that is the client's own fault, and its answer.
+constexpr bool is_refusal(int status) { return status >= 400 && status < 500 && !is_overload(status); }
 /// Deadlines of the two stages.
 net::ClientTimeouts prefill_timeouts(const config::ProxyConfig& config);
 net::ClientTimeouts decode_timeouts(const config::ProxyConfig& config);

@@ -67,16 +67,14 @@ net::Task<void> Deliveries::prefill(std::shared_ptr<Delivery> delivery, std::str
   Asked how = Asked::kAgain;
   const int attempts = std::max(completion.context().config.max_retries, 1);
   for (int attempt = 0; how == Asked::kAgain && attempt < attempts; ++attempt) {
-    if (attempt > 0) {
-      completion.context().metrics.prefill_retries.add();
-      co_await completion.pause(attempt - 1, prefill_cancel_);
-    }
+    if (attempt > 0) co_await completion.pause(attempt - 1, prefill_cancel_);
     if (prefill_cancel_.cancelled() || ended_) break;
     auto prefiller = completion.choose(Role::kPrefill, Connector::kLayerwise, delivery->tried);
     if (!prefiller) {
-      delivery->problems.emplace_back("no prefiller is configured for the layerwise connector");
+      if (attempt == 0) delivery->problems.emplace_back("no prefiller is configured for the layerwise connector");
       break;
     }
+    if (attempt > 0) completion.context().metrics.prefill_retries.add();
     how = co_await ask(prefiller, delivery, body, request_id);
   }
   finish(*delivery, how);
@@ -103,7 +101,7 @@ net::Task<Deliveries::Asked> Deliveries::ask(std::shared_ptr<Instance> prefiller
   }
   if (prefill_cancel_.cancelled()) co_return Asked::kFailed;
   if (!error.ok()) {
-    completion.failed(*prefiller, error);
+    completion.failed(*prefiller, error, delivery->tried);
     delivery->problems.push_back(fmt::format("prefiller {}", error.message()));
     co_return error.code() == Code::kDeadlineExceeded ? Asked::kFailed : Asked::kAgain;
   }
@@ -123,12 +121,12 @@ net::Task<Deliveries::Asked> Deliveries::take_refusal(std::shared_ptr<Instance> 
   const std::string body = text ? std::move(*text) : std::string();
   delivery->problems.push_back(
       fmt::format("prefiller {}: status {}: {}", prefiller->name, status, body.substr(0, 500)));
-  if (status >= 400 && status < 500) {
+  if (is_refusal(status)) {
     InstanceBoard::succeeded(*prefiller);
     refusal_ = Refusal{status, std::move(headers), body};
     co_return Asked::kFailed;
   }
-  completion_->note_status(prefiller, status, headers, body);
+  completion_->note_status(prefiller, status, headers, body, delivery->tried);
   co_return Asked::kAgain;
 }
 

@@ -4,8 +4,9 @@
 // list of prompts as one request whose further destinations only one of its connectors reads; one request a child is
 // right for all.) What is tried again and what is not:
 //
-//   prefiller unreachable, broken, 5xx   another prefiller, up to max_retries. Safe: one that answers or is gone pushes
-//                                        no more, a decoder takes one offer at a time, and equal prompts give equal KV
+//   prefiller unreachable, broken, 429,  another prefiller, up to max_retries; the same one only if it was unreachable
+//     5xx                                or overloaded (429, 503). Safe: one that answers or is gone pushes no more, a
+//                                        decoder takes one offer at a time, and equal prompts give equal KV
 //   prefiller silent until its deadline  not tried again: it may still push
 //   prefiller 4xx                        not tried again; the client gets that answer
 //   the attempt ends                     prefills are aborted, unless the decoder's answer has begun: then they end

@@ -9,7 +9,9 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/json.hpp>
 
+#include "base/json.h"
 #include "config/version.h"
 #include "net/relay.h"
 #include "proxy/forwarding.h"
@@ -45,7 +47,7 @@ std::vector<std::shared_ptr<Instance>> all_instances(const ProxyContext& context
 net::ClientRequest same_request(const ProxyContext& context, const net::HttpRequest& from) {
   net::ClientRequest request(from.method, from.query.empty() ? from.path : from.path + "?" + from.query);
   const auto id = from.headers.find("x-request-id");
-  request.headers = backend_headers(from.headers, id ? std::string(*id) : make_uuid(), context.api_key);
+  request.headers = backend_headers(from.headers, id ? std::string(*id) : make_uuid(), context.config);
   request.body = from.body;
   return request;
 }
@@ -109,28 +111,58 @@ net::Task<std::vector<WholeAnswer>> ask_all(Context context, std::vector<std::sh
   co_return std::move(fan->answers);
 }
 
-net::Task<void> models(Context context, ExchangePtr exchange) {
-  std::vector<std::string> failed;
+/// An instance's description as the proxy's: without what is for proxies only, with what the proxy adds.
+std::string describe_proxy(std::string instance) {
+  namespace json = boost::json;
+  auto parsed = parse_json(instance);
+  json::value* paths = parsed && parsed->is_object() ? parsed->get_object().if_contains("paths") : nullptr;
+  if (paths == nullptr || !paths->is_object()) return instance;
+  json::object& all = paths->get_object();
+  for (const char* path : {"/tandem/release", "/tandem/info"}) all.erase(path);
+  const auto add = [&all](const char* method, const char* path, const char* what) {
+    all[path] = {{method, {{"summary", what}, {"responses", {{"200", {{"description", "the answer"}}}}}}}};
+  };
+  add("get", "/healthcheck", "200 and the number of instances");
+  add("post", "/instances/add", "adds prefillers or decoders");
+  add("post", "/instances/remove", "removes prefillers or decoders");
+  add("post", "/v1/metaserver", "for decoders: where KV shall be pushed");
+  return json::serialize(*parsed);
+}
+
+/// Asks one instance after the other until one's answer is good, and passes that on. Else what was wrong with each;
+/// nullopt if the client has its answer or is gone.
+net::Task<std::optional<std::vector<std::string>>> pass_on_first(Context context, ExchangePtr exchange,
+                                                                 std::chrono::seconds limit, bool (*good)(int status)) {
+  const bool describes = exchange->request().path == "/openapi.json";
+  std::vector<std::string> problems;
   net::Cancel cancel;
   exchange->on_client_gone([cancel]() mutable { cancel.cancel(); });
   for (const auto& instance : all_instances(*context)) {
     net::ClientRequest request = same_request(*context, exchange->request());
-    const auto timeouts = within(kModelsTimeout, context->config);
+    const auto timeouts = within(limit, context->config);
     auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
-    if (cancel.cancelled()) co_return;
-    if (answer.status >= 200 && answer.status < 300) {
+    if (cancel.cancelled()) co_return std::nullopt;
+    if (answer.status != 0 && good(answer.status)) {
+      if (describes && answer.status == 200) answer.body = describe_proxy(std::move(answer.body));
       co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
-      co_return;
+      co_return std::nullopt;
     }
-    if (answer.status == 401 || answer.status == 403) {
-      co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
-      co_return;
-    }
-    failed.push_back(json_quote(answer.problem));
+    problems.push_back(std::move(answer.problem));
   }
+  co_return problems;
+}
+
+constexpr int kNotImplemented = 501;
+bool lists_models(int status) { return status < 300 || status == 401 || status == 403; }
+bool is_an_answer(int status) { return status < 500 || status == kNotImplemented; }
+
+net::Task<void> models(Context context, ExchangePtr exchange) {
+  auto failed = co_await pass_on_first(context, exchange, kModelsTimeout, lists_models);
+  if (!failed) co_return;
+  for (auto& problem : *failed) problem = json_quote(problem);
   auto response = error_response(503, "no instance answered /v1/models");
   response.body.pop_back();
-  response.body += fmt::format(R"(,"failed":[{}]}})", fmt::join(failed, ","));
+  response.body += fmt::format(R"(,"failed":[{}]}})", fmt::join(*failed, ","));
   (void)co_await exchange->respond(std::move(response));
 }
 
@@ -142,6 +174,20 @@ net::Task<void> healthcheck(Context context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
+/// Of those that answer: why none of them can serve a request together; empty if two can.
+std::string_view what_is_missing(const std::vector<std::shared_ptr<Instance>>& prefillers,
+                                 const std::vector<std::shared_ptr<Instance>>& decoders) {
+  if (prefillers.empty()) return "no prefiller answers";
+  if (decoders.empty()) return "no decoder answers";
+  for (const auto& prefiller : prefillers) {
+    for (const auto& decoder : decoders) {
+      const bool known = prefiller->connector && decoder->connector;
+      if (!known || prefiller->connector == decoder->connector) return "";
+    }
+  }
+  return "no prefiller has the connector of a decoder";
+}
+
 net::Task<void> health(Context context, ExchangePtr exchange) {
   const auto instances = all_instances(*context);
   std::vector<WholeAnswer> answers;
@@ -149,21 +195,23 @@ net::Task<void> health(Context context, ExchangePtr exchange) {
     net::ClientRequest probe("GET", "/health");
     answers = co_await ask_all(context, instances, std::move(probe), kHealthTimeout);
   }
-  bool up[2] = {false, false};
+  std::vector<std::shared_ptr<Instance>> prefillers;
+  std::vector<std::shared_ptr<Instance>> decoders;
   std::vector<std::string> problems;
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    const bool good = answers[i].status >= 200 && answers[i].status < 300;
-    auto& role_up = up[static_cast<std::size_t>(instances[i]->role)];
-    role_up = role_up || good;
-    if (!good) problems.push_back(fmt::format("{} {}", role_name(instances[i]->role), answers[i].problem));
+    const auto& instance = instances[i];
+    if (answers[i].status >= 200 && answers[i].status < 300) {
+      (instance->role == Role::kPrefill ? prefillers : decoders).push_back(instance);
+    } else {
+      problems.push_back(fmt::format("{} {}", role_name(instance->role), answers[i].problem));
+    }
   }
+  const std::string_view missing = what_is_missing(prefillers, decoders);
   net::HttpResponse response(200, "application/json", "");
   if (context->stopping) {
     response = error_response(503, "the proxy is stopping");
-  } else if (!up[0] || !up[1]) {
-    response =
-        error_response(503, fmt::format("not ready, {}: {}", up[0] ? "no decoder answers" : "no prefiller answers",
-                                        fmt::join(problems, "; ")));
+  } else if (!missing.empty()) {
+    response = error_response(503, fmt::format("not ready, {}: {}", missing, fmt::join(problems, "; ")));
   }
   (void)co_await exchange->respond(std::move(response));
 }
@@ -184,23 +232,11 @@ net::Task<void> reset_prefix_cache(Context context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
-/// /tokenize and /detokenize: any instance knows; the first that answers at all is right.
+/// What any instance knows (/tokenize) or refuses; the first that answers at all is right.
 net::Task<void> any_instance(Context context, ExchangePtr exchange) {
-  std::vector<std::string> problems;
-  net::Cancel cancel;
-  exchange->on_client_gone([cancel]() mutable { cancel.cancel(); });
-  for (const auto& instance : all_instances(*context)) {
-    net::ClientRequest request = same_request(*context, exchange->request());
-    const auto timeouts = within(kTokenizeTimeout, context->config);
-    auto answer = co_await ask(instance, std::move(request), timeouts, cancel);
-    if (cancel.cancelled()) co_return;
-    if (answer.status != 0 && answer.status < 500) {
-      co_await net::relay_whole(exchange, answer.status, std::move(answer.headers), std::move(answer.body));
-      co_return;
-    }
-    problems.push_back(answer.problem);
-  }
-  auto response = error_response(503, fmt::format("no instance could answer. Tried: {}", fmt::join(problems, "; ")));
+  const auto problems = co_await pass_on_first(context, exchange, kTokenizeTimeout, is_an_answer);
+  if (!problems) co_return;
+  auto response = error_response(503, fmt::format("no instance could answer. Tried: {}", fmt::join(*problems, "; ")));
   (void)co_await exchange->respond(std::move(response));
 }
 
@@ -209,8 +245,14 @@ net::Task<void> version(Context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
+net::Task<void> load(Context context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json", fmt::format(R"({{"server_load":{}}})", context->inflight));
+  (void)co_await exchange->respond(std::move(response));
+}
+
 net::Task<void> metrics(Context context, ExchangePtr exchange) {
-  net::HttpResponse response(200, "text/plain; version=0.0.4; charset=utf-8", context->metrics.registry.expose());
+  const obs::Format format = obs::format_for(exchange->request().headers.find("accept").value_or(""));
+  net::HttpResponse response(200, std::string(obs::content_type(format)), context->metrics.registry.expose(format));
   (void)co_await exchange->respond(std::move(response));
 }
 
@@ -224,11 +266,23 @@ void add_endpoints(net::HttpServer& server, const Context& context) {
   add("GET", "/v1/models", models);
   add("GET", "/healthcheck", healthcheck);
   add("GET", "/health", health);
+  add("GET", "/ping", health);
+  add("POST", "/ping", health);
+  add("GET", "/load", load);
   add("GET", "/version", version);
   add("GET", "/metrics", metrics);
   add("POST", "/reset_prefix_cache", reset_prefix_cache);
-  add("POST", "/tokenize", any_instance);
-  add("POST", "/detokenize", any_instance);
+  add("GET", "/metrics/", metrics);
+  for (const char* path : {"/tokenizer_info", "/server_info", "/is_sleeping", "/openapi.json", "/docs", "/redoc"})
+    add("GET", path, any_instance);
+  for (const char* path :
+       {"/tokenize", "/detokenize", "/sleep", "/wake_up", "/collective_rpc", "/scale_elastic_ep", "/v1/embeddings",
+        "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/v1/responses",
+        "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"})
+    add("POST", path, any_instance);
+  // Browsers ask before they post; what they may is the instances' to say.
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/detokenize"})
+    add("OPTIONS", path, any_instance);
 }
 
 }  // namespace tandem::proxy

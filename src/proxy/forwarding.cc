@@ -21,6 +21,8 @@ std::string_view error_type(int status) {
       return "RequestTimeoutError";
     case 413:
       return "RequestTooLargeError";
+    case 429:
+      return "TooManyRequestsError";
     case 502:
       return "BadGatewayError";
     case 503:
@@ -34,13 +36,14 @@ std::string_view error_type(int status) {
 
 }  // namespace
 
-net::Headers backend_headers(const net::Headers& client, std::string_view request_id, std::string_view api_key) {
+net::Headers backend_headers(const net::Headers& client, std::string_view request_id,
+                             const config::ProxyConfig& config) {
   net::Headers headers = net::request_headers(client);
-  headers.set("content-type", "application/json");
   headers.set("x-request-id", std::string(request_id));
-  if (!headers.find("authorization") && !api_key.empty()) {
-    headers.add("authorization", fmt::format("Bearer {}", api_key));
-  }
+  if (!config.instance_api_key.empty())
+    headers.set("authorization", fmt::format("Bearer {}", config.instance_api_key));
+  else if (!headers.find("authorization") && !config.fallback_api_key.empty())
+    headers.add("authorization", fmt::format("Bearer {}", config.fallback_api_key));
   return headers;
 }
 
@@ -61,6 +64,11 @@ std::string random_hex(std::size_t digits) {
   std::erase(hex, '-');
   // The first of the last 16 digits is the variant of a UUID, which is not zero.
   return hex.substr(hex.size() - std::min(digits, hex.size()));
+}
+
+std::string random_secret() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
 std::string error_body(int status, std::string_view message) {

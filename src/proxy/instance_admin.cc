@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -31,7 +32,10 @@ Status invalid(std::string message) { return {Code::kInvalidArgument, std::move(
 
 Result<net::Endpoint> parse_endpoint(const boost::json::value& value) {
   if (!value.is_string()) return invalid("instances: expected \"host:port\" or a list of them");
-  const std::string text(value.as_string().data(), value.as_string().size());
+  std::string text(value.as_string().data(), value.as_string().size());
+  constexpr std::string_view kTls = "https://";
+  const bool tls = text.starts_with(kTls);
+  if (tls) text.erase(0, kTls.size());
   const auto colon = text.rfind(':');
   std::uint16_t port = 0;
   const char* end = text.data() + text.size();
@@ -41,7 +45,9 @@ Result<net::Endpoint> parse_endpoint(const boost::json::value& value) {
       text.find_first_of(" /\t\r\n") != std::string::npos) {
     return invalid(fmt::format("instances: '{}' is not \"host:port\"", text));
   }
-  return net::Endpoint(text.substr(0, colon), port);
+  net::Endpoint endpoint(text.substr(0, colon), port);
+  endpoint.tls = tls;
+  return endpoint;
 }
 
 std::string names(const ProxyContext& context, Role role) {
@@ -91,6 +97,9 @@ net::Task<void> wait_and_add(Context context, std::shared_ptr<Instance> instance
 
 net::Task<void> add(Context context, ExchangePtr exchange) {
   auto change = InstanceChange::parse(exchange->request().body);
+  const bool wants_tls = change && std::any_of(change->endpoints.begin(), change->endpoints.end(),
+                                               [](const net::Endpoint& endpoint) { return endpoint.tls; });
+  if (wants_tls && !context->board.has_tls()) change = invalid("instances: this proxy has no TLS for https instances");
   net::HttpResponse response = error_response(400, change ? "" : change.error().message());
   if (change) {
     std::vector<std::string> waiting;
@@ -98,7 +107,7 @@ net::Task<void> add(Context context, ExchangePtr exchange) {
       if (context->board.find(change->role, endpoint.to_string())) continue;
       auto instance = context->board.make(change->role, endpoint);
       waiting.push_back(instance->name);
-      auto headers = backend_headers(exchange->request().headers, make_uuid(), context->api_key);
+      auto headers = backend_headers(exchange->request().headers, make_uuid(), context->config);
       boost::asio::co_spawn(context->executor, wait_and_add(context, std::move(instance), std::move(headers)),
                             boost::asio::detached);
     }

@@ -61,12 +61,17 @@ void LoadShare::release_kv() {
 }
 
 InstanceBoard::InstanceBoard(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
-                             obs::Registry& registry)
-    : executor_(executor), registry_(registry), connector_(fixed_connector(config.connector)) {
-  for (const auto& backend : config.prefillers) {
-    add(make(Role::kPrefill, net::Endpoint(backend.host, backend.port)));
-  }
-  for (const auto& backend : config.decoders) add(make(Role::kDecode, net::Endpoint(backend.host, backend.port)));
+                             obs::Registry& registry, std::shared_ptr<boost::asio::ssl::context> tls)
+    : executor_(executor), registry_(registry), tls_(std::move(tls)), connector_(fixed_connector(config.connector)) {
+  const auto add_all = [this](Role role, const std::vector<config::Backend>& backends) {
+    for (const auto& backend : backends) {
+      net::Endpoint endpoint(backend.host, backend.port);
+      endpoint.tls = backend.tls;
+      add(make(role, endpoint));
+    }
+  };
+  add_all(Role::kPrefill, config.prefillers);
+  add_all(Role::kDecode, config.decoders);
 }
 
 std::shared_ptr<Instance> InstanceBoard::make(Role role, const net::Endpoint& endpoint) {
@@ -74,7 +79,7 @@ std::shared_ptr<Instance> InstanceBoard::make(Role role, const net::Endpoint& en
   instance->role = role;
   instance->ordinal = next_ordinal_++;
   instance->name = endpoint.to_string();
-  instance->client = net::HttpClient::create(executor_, endpoint, net::ClientLimits());
+  instance->client = net::HttpClient::create(executor_, endpoint, net::ClientLimits(), tls_);
   instance->connector = connector_;
   const obs::Labels labels = {{"role", std::string(role_name(role))}, {"instance", instance->name}};
   instance->tokens_gauge = registry_.gauge("tandem:proxy_active_tokens_score",
@@ -95,13 +100,12 @@ std::shared_ptr<Instance> InstanceBoard::make(Role role, const net::Endpoint& en
 std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector> wanted, const Tried& tried,
                                               TimePoint now) const {
   const auto rank = [&](const Instance& instance) {
-    const auto tries = tried.find(instance.ordinal);
-    return std::tuple(tries == tried.end() ? 0 : tries->second, instance.avoid_until > now, instance.priority(),
-                      instance.ordinal);
+    return std::tuple(tried.times(instance), instance.avoid_until > now, instance.priority(), instance.ordinal);
   };
   std::shared_ptr<Instance> best;
   for (const auto& instance : of(role)) {
     if (wanted && instance->connector && instance->connector != wanted) continue;
+    if (tried.spent(*instance)) continue;
     if (!best || rank(*instance) < rank(*best)) best = instance;
   }
   return best;
@@ -110,7 +114,7 @@ std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector
 std::shared_ptr<Instance> InstanceBoard::choose(Role role, std::optional<Connector> wanted, Tried& tried,
                                                 TimePoint now) const {
   auto instance = best(role, wanted, tried, now);
-  if (instance) ++tried[instance->ordinal];
+  if (instance) tried.count(*instance);
   return instance;
 }
 

@@ -77,25 +77,43 @@ class LoadShare {
   std::int64_t kv_ = 0;
 };
 
-/// How often a request has tried each instance, by ordinal.
-using Tried = std::map<std::size_t, int>;
+/// What one request has tried, by ordinal.
+class Tried {
+ public:
+  int times(const Instance& instance) const {
+    const auto found = times_.find(instance.ordinal);
+    return found == times_.end() ? 0 : found->second;
+  }
+  void count(const Instance& instance) { ++times_[instance.ordinal]; }
+  /// It had the request and failed: what brought it down once is not given to it again.
+  void spend(const Instance& instance) { times_[instance.ordinal] = kSpent; }
+  bool spent(const Instance& instance) const { return times(instance) == kSpent; }
+
+ private:
+  static constexpr int kSpent = 1 << 30;
+  std::map<std::size_t, int> times_;
+};
 
 class InstanceBoard {
  public:
+  /// `tls`: for https instances.
   InstanceBoard(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
-                obs::Registry& registry);
+                obs::Registry& registry, std::shared_ptr<boost::asio::ssl::context> tls = nullptr);
 
   const std::vector<std::shared_ptr<Instance>>& of(Role role) const {
     return role == Role::kPrefill ? prefillers_ : decoders_;
   }
   /// The one to ask: least tried by this request first, then not failed lately, then least loaded, then added first.
-  /// Null if the role has none whose connector is, or may be, the one wanted (nullopt: any).
+  /// Null if the role has none whose connector is, or may be, the one wanted (nullopt: any), or the request has spent
+  /// them all.
   std::shared_ptr<Instance> best(Role role, std::optional<Connector> wanted, const Tried& tried, TimePoint now) const;
   /// The same, and counts the try.
   std::shared_ptr<Instance> choose(Role role, std::optional<Connector> wanted, Tried& tried, TimePoint now) const;
 
   /// Null if the role has no instance of that name.
   std::shared_ptr<Instance> find(Role role, std::string_view name) const;
+  /// Whether https instances can be made.
+  bool has_tls() const { return tls_ != nullptr; }
   /// An instance like those of the configuration, which choose() does not know yet.
   std::shared_ptr<Instance> make(Role role, const net::Endpoint& endpoint);
   void add(std::shared_ptr<Instance> instance);
@@ -106,13 +124,14 @@ class InstanceBoard {
   static LoadShare take_prefill(const std::shared_ptr<Instance>& instance, std::size_t body_bytes);
   static LoadShare take_decode(const std::shared_ptr<Instance>& instance, std::size_t body_bytes);
 
-  /// Unreachable, broken or 5xx: avoided for a second, doubling to thirty. Overload (503) is no failure.
+  /// Unreachable, broken or 5xx: avoided for a second, doubling to thirty. Overload (429, 503) is no failure.
   static void failed(Instance& instance, TimePoint now);
   static void succeeded(Instance& instance);
 
  private:
   boost::asio::any_io_executor executor_;
   obs::Registry& registry_;
+  std::shared_ptr<boost::asio::ssl::context> tls_;
   std::optional<Connector> connector_;  ///< of every instance, if the configuration says so
   std::size_t next_ordinal_ = 0;
   std::vector<std::shared_ptr<Instance>> prefillers_, decoders_;

@@ -47,7 +47,7 @@ net::Task<std::string> LayerwiseFlow::metaserver_url(std::shared_ptr<Instance> d
   }
   if (host.empty()) co_return std::string();
   const net::Endpoint here(host, context.port);
-  co_return fmt::format("http://{}/v1/metaserver", here.to_string());
+  co_return fmt::format("{}://{}/v1/metaserver", context.config.tls.on() ? "https" : "http", here.to_string());
 }
 
 net::Task<Next> LayerwiseFlow::round() {
@@ -55,12 +55,13 @@ net::Task<Next> LayerwiseFlow::round() {
   auto decoder = completion.choose(Role::kDecode, Connector::kLayerwise, tried_decoders_);
   if (!decoder) co_return Next::kGiveUp;
   const std::string parent = parent_id();
-  const std::string url = co_await metaserver_url(decoder);
+  std::string url = co_await metaserver_url(decoder);
   if (completion.cancel().cancelled()) co_return completion.client_left("before decode");
   if (url.empty()) {
     const Status unreachable(Code::kUnavailable, fmt::format("{}: cannot be reached", decoder->name), Scope::kPeer);
-    co_return completion.failed(*decoder, unreachable);
+    co_return completion.failed(*decoder, unreachable, tried_decoders_);
   }
+  if (!completion.context().config.api_keys.empty()) url += "?key=" + completion.context().metaserver_token;
   const auto deliveries = std::make_shared<Deliveries>(completion_, decoder->is_tandem);
   const auto entry = completion.context().open_requests.open(parent, deliveries);
   Completion::DecodeStage stage;

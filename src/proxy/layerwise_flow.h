@@ -3,8 +3,9 @@
 // posts there what it has room for (metaserver.h); a prefiller computes the prompt and pushes its KV layer by layer
 // (deliveries.h); the decoder's answer goes to the client. Decides what is tried again and what is not:
 //
-//   decoder unreachable, broken, 5xx
-//     before the first byte    its prefills are aborted, then all again with a new id, up to max_retries
+//   decoder unreachable, broken, 429, 5xx
+//     before the first byte    its prefills are aborted, then all again with a new id, up to max_retries; the same
+//                              decoder only if it was unreachable or overloaded (429, 503)
 //     afterwards               never again; the broken end is made visible (net/relay.h)
 //   decoder 4xx                passed on
 //   no prefiller could do it   the decoder learns it by status 502. One of ours may then compute the prompt itself

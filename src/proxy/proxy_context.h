@@ -6,6 +6,7 @@
 #include <string>
 
 #include "config/proxy_config.h"
+#include "proxy/forwarding.h"
 #include "proxy/instance_board.h"
 #include "proxy/instance_watch.h"
 #include "proxy/metaserver.h"
@@ -14,13 +15,15 @@
 namespace tandem::proxy {
 
 struct ProxyContext {
-  ProxyContext(boost::asio::any_io_executor io, config::ProxyConfig options, obs::Registry& registry, std::string key)
+  /// `tls`: for https instances; nullptr if there are none.
+  ProxyContext(boost::asio::any_io_executor io, config::ProxyConfig options, obs::Registry& registry,
+               std::shared_ptr<boost::asio::ssl::context> tls)
       : executor(std::move(io)),
         config(std::move(options)),
         metrics(registry),
-        board(executor, config, registry),
+        board(executor, config, registry, std::move(tls)),
         watch(executor, config, board),
-        api_key(std::move(key)) {}
+        metaserver_token(random_secret()) {}
 
   boost::asio::any_io_executor executor;
   config::ProxyConfig config;
@@ -29,7 +32,8 @@ struct ProxyContext {
   InstanceWatch watch;
   OpenRequests open_requests;
   std::uint16_t port = 0;  ///< where the proxy listens
-  std::string api_key;     ///< for backends, when a client sends no Authorization of its own; may be empty
+  /// In the metaserver URL that decoders get, if clients need keys: whoever has it may post there.
+  std::string metaserver_token;
   int inflight = 0;
   int releases_in_flight = 0;
   bool stopping = false;

@@ -21,6 +21,11 @@ obs::Counter releases(obs::Registry& registry, std::string result) {
                           {{"result", std::move(result)}});
 }
 
+obs::Counter metaserver_posts(obs::Registry& registry, int status) {
+  return registry.counter("tandem:proxy_metaserver_posts_total", "Posts of decoders to /v1/metaserver, by status.",
+                          {{"status", std::to_string(status)}});
+}
+
 }  // namespace
 
 ProxyMetrics::ProxyMetrics(obs::Registry& owner)
@@ -45,6 +50,7 @@ ProxyMetrics::ProxyMetrics(obs::Registry& owner)
                              {{"endpoint", endpoint}, {"outcome", outcome}});
     }
   }
+  for (const int status : {200, 404, 502}) (void)metaserver_posts(registry, status);
 }
 
 void ProxyMetrics::count_request(std::string_view endpoint, std::string_view outcome) {
@@ -54,12 +60,7 @@ void ProxyMetrics::count_request(std::string_view endpoint, std::string_view out
       .add();
 }
 
-void ProxyMetrics::count_metaserver_post(int status) {
-  registry
-      .counter("tandem:proxy_metaserver_posts_total", "Posts of decoders to /v1/metaserver, by status.",
-               {{"status", std::to_string(status)}})
-      .add();
-}
+void ProxyMetrics::count_metaserver_post(int status) { metaserver_posts(registry, status).add(); }
 
 std::string_view status_class(int status) {
   if (status < 300) return "2xx";

@@ -8,12 +8,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
-#include <cstdlib>
 #include <future>
 #include <thread>
 
 #include "base/log.h"
+#include "net/bearer.h"
 #include "net/http_server.h"
+#include "net/tls.h"
 #include "proxy/completion.h"
 #include "proxy/endpoints.h"
 #include "proxy/forwarding.h"
@@ -24,9 +25,15 @@ namespace {
 
 namespace asio = boost::asio;
 
-std::string key_from_environment() {
-  const char* key = std::getenv("OPENAI_API_KEY");  // the name that the field's proxies use (pd_protocol.md 2.4)
-  return key == nullptr ? std::string() : std::string(key);
+/// The metaserver of a request in flight is for decoders, which have no key but the URL that they were given.
+bool may_enter(const ProxyContext& context, const net::HttpRequest& request) {
+  static constexpr std::string_view kLocked[] = {"/instances/add", "/instances/remove", "/reset_prefix_cache",
+                                                 "/invocations"};
+  const bool locked = request.path.starts_with("/v1") ||
+                      std::find(std::begin(kLocked), std::end(kLocked), request.path) != std::end(kLocked);
+  if (!locked || request.method == "OPTIONS" || net::has_bearer(request, context.config.api_keys)) return true;
+  return request.path == "/v1/metaserver" &&
+         net::equal_in_constant_time(request.query, "key=" + context.metaserver_token);
 }
 
 net::Task<void> complete(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange) {
@@ -51,28 +58,39 @@ void warn_of_local_address(const config::ProxyConfig& config) {
   }
 }
 
-/// Ends requests, then gives the releases of their leases a moment to be said.
-net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer* server,
-                          std::chrono::milliseconds drain) {
-  constexpr std::chrono::seconds kReleases{4};
+net::Task<void> wait_while(std::shared_ptr<ProxyContext> context, std::chrono::milliseconds limit,
+                           bool (*busy)(const ProxyContext&)) {
   constexpr std::chrono::milliseconds kLook{5};
-  context->stopping = true;
-  context->watch.stop();
-  co_await server->stop(drain);
   asio::steady_timer timer(context->executor);
-  const auto deadline = std::chrono::steady_clock::now() + kReleases;
-  while ((context->releases_in_flight > 0 || context->watch.active()) && std::chrono::steady_clock::now() < deadline) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (busy(*context) && std::chrono::steady_clock::now() < deadline) {
     timer.expires_after(kLook);
     co_await timer.async_wait(asio::use_awaitable);
   }
 }
 
+bool requests_run(const ProxyContext& context) { return context.inflight > 0; }
+bool words_remain(const ProxyContext& context) { return context.releases_in_flight > 0 || context.watch.active(); }
+
+/// From here on the proxy is not ready and takes no request, but it still listens while those that it has may finish:
+/// who asks is told so, and decoders can post where their KV shall go. Then it ends what is left, and gives the
+/// releases of leases a moment to be said.
+net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer* server,
+                          std::chrono::milliseconds drain) {
+  constexpr std::chrono::seconds kReleases{4};
+  constexpr std::chrono::milliseconds kLastBytes{100};
+  context->stopping = true;
+  co_await wait_while(context, drain, requests_run);
+  context->watch.stop();
+  co_await server->stop(kLastBytes);
+  co_await wait_while(context, kReleases, words_remain);
+}
+
 }  // namespace
 
 struct ProxyServer::Impl {
-  Impl(config::ProxyConfig options, obs::Registry& registry)
-      : context(
-            std::make_shared<ProxyContext>(io.get_executor(), std::move(options), registry, key_from_environment())),
+  Impl(config::ProxyConfig options, obs::Registry& registry, std::shared_ptr<asio::ssl::context> tls)
+      : context(std::make_shared<ProxyContext>(io.get_executor(), std::move(options), registry, std::move(tls))),
         work(asio::make_work_guard(io)) {}
 
   asio::io_context io{1};
@@ -82,8 +100,9 @@ struct ProxyServer::Impl {
   std::thread thread;
 };
 
-ProxyServer::ProxyServer(config::ProxyConfig config, obs::Registry& registry)
-    : impl_(std::make_unique<Impl>(std::move(config), registry)) {}
+ProxyServer::ProxyServer(config::ProxyConfig config, obs::Registry& registry,
+                         std::shared_ptr<asio::ssl::context> instance_tls)
+    : impl_(std::make_unique<Impl>(std::move(config), registry, std::move(instance_tls))) {}
 
 ProxyServer::~ProxyServer() { stop(std::chrono::milliseconds(0)); }
 
@@ -94,15 +113,24 @@ Result<std::uint16_t> ProxyServer::start() {
   limits.max_connections = static_cast<std::size_t>(std::max(impl_->context->config.max_inflight, 1)) * 2 + 1024;
   impl_->server = net::HttpServer::create(impl_->io.get_executor(), limits);
   impl_->server->error_body(error_body);
+  impl_->server->gate([context = impl_->context](const net::HttpRequest& request) -> std::optional<net::HttpResponse> {
+    if (may_enter(*context, request)) return std::nullopt;
+    return net::HttpResponse(401, "application/json", R"({"error":"Unauthorized"})");
+  });
   add_endpoints(*impl_->server, impl_->context);
   add_instance_admin(*impl_->server, impl_->context);
   add_metaserver(*impl_->server, impl_->context);
-  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/invocations"}) {
     impl_->server->route("POST", path, [context = impl_->context](std::shared_ptr<net::Exchange> exchange) {
       return complete(context, std::move(exchange));
     });
   }
   const auto& config = impl_->context->config;
+  const config::ServerTls& tls = config.tls;
+  if (tls.on()) {
+    TANDEM_TRY(impl_->server->use_tls(
+        {tls.certfile, tls.keyfile, tls.cert_reqs > 0 ? tls.ca_certs : "", tls.cert_reqs == 2, tls.ciphers}));
+  }
   auto port = impl_->server->listen(config.host, config.port);
   if (!port) {
     impl_->server.reset();

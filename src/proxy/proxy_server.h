@@ -8,25 +8,26 @@
 
 #include "base/status.h"
 #include "config/proxy_config.h"
+#include "net/http_client.h"
 #include "obs/metrics.h"
 
 namespace tandem::proxy {
 
-/// Endpoints: POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /reset_prefix_cache; GET /v1/models,
-/// /healthcheck (static), /health (200 once a prefiller and a decoder answer), /version, /metrics; POST /v1/metaserver
-/// (metaserver.h), /instances/add, /instances/remove (instance_admin.h).
+/// Endpoints: POST /v1/completions, /v1/chat/completions, /invocations; those of endpoints.h; POST /v1/metaserver
+/// (metaserver.h), /instances/add, /instances/remove (instance_admin.h). With --api-key whatever is under /v1,
+/// generates or changes something needs a key; decoders have one for the metaserver in its URL.
 class ProxyServer {
  public:
-  /// Backends may be down. `registry` must outlive the server. The environment variable OPENAI_API_KEY, if set, is sent
-  /// to backends for clients without an Authorization of their own.
-  ProxyServer(config::ProxyConfig config, obs::Registry& registry);
+  /// Backends may be down. `registry` must outlive the server. `instance_tls`: for https instances (net/tls.h).
+  ProxyServer(config::ProxyConfig config, obs::Registry& registry,
+              std::shared_ptr<boost::asio::ssl::context> instance_tls = nullptr);
   ~ProxyServer();
   ProxyServer(const ProxyServer&) = delete;
   ProxyServer& operator=(const ProxyServer&) = delete;
 
   /// Listens and serves. Returns the port (of use with port 0); an error names address and reason.
   Result<std::uint16_t> start();
-  /// /health turns 503, new connections are refused, running requests may end within `drain`; then all is closed.
+  /// /health turns 503, new requests are refused with 503, running ones may end within `drain`; then all is closed.
   /// Blocks until done; harmless when not started or called twice.
   void stop(std::chrono::milliseconds drain);
 

@@ -22,13 +22,11 @@ net::Task<Next> PullFlow::round() {
 net::Task<Next> PullFlow::prefill() {
   Completion& completion = *completion_;
   for (int attempt = 0; attempt < std::max(completion.context().config.max_retries, 1); ++attempt) {
-    if (attempt > 0) {
-      completion.context().metrics.prefill_retries.add();
-      co_await completion.pause(attempt - 1, completion.cancel());
-    }
+    if (attempt > 0) co_await completion.pause(attempt - 1, completion.cancel());
     if (completion.cancel().cancelled()) co_return completion.client_left("before prefill");
     auto prefiller = completion.choose(Role::kPrefill, Connector::kPull, completion.tried_prefillers());
     if (!prefiller) co_return Next::kGiveUp;
+    if (attempt > 0) completion.context().metrics.prefill_retries.add();
     completion.new_attempt();
     const Next next = co_await ask_prefiller(prefiller);
     share_.release_tokens();
@@ -53,17 +51,17 @@ net::Task<Next> PullFlow::ask_prefiller(std::shared_ptr<Instance> prefiller) {
     return completion.client_left("during prefill");
   };
   if (cancel.cancelled()) co_return left_during_prefill();
-  if (!answer) co_return completion.failed(*prefiller, answer.error());
+  if (!answer) co_return completion.failed(*prefiller, answer.error(), completion.tried_prefillers());
   const int status = (*answer)->status();
   if (status < 200 || status >= 300) {
-    const Next next = co_await completion.refused(prefiller, std::move(*answer));
+    const Next next = co_await completion.refused(prefiller, std::move(*answer), completion.tried_prefillers());
     co_return next;
   }
   auto text = co_await (*answer)->read_all(kMostPrefillAnswer);
   if (!text && cancel.cancelled()) co_return left_during_prefill();
-  if (!text) co_return completion.failed(*prefiller, text.error());
+  if (!text) co_return completion.failed(*prefiller, text.error(), completion.tried_prefillers());
   auto params = kv_params_of(*text);
-  if (!params) co_return completion.failed(*prefiller, params.error());
+  if (!params) co_return completion.failed(*prefiller, params.error(), completion.tried_prefillers());
   InstanceBoard::succeeded(*prefiller);
   prefill_time_.seconds = seconds(now() - asked);
   prefill_time_.header = std::string((*answer)->headers().find("x-tandem-timing").value_or(""));

@@ -2,9 +2,10 @@
 // One round in pull mode (pd_protocol.md 4.1): a prefiller computes the prompt, its kv_transfer_params go to a decoder,
 // the decoder's answer goes to the client. Decides what is tried again and what is not:
 //
-//   prefiller unreachable, broken, 5xx    another prefiller, up to max_retries
+//   prefiller broken, 5xx                 another prefiller, up to max_retries; never the same one again
+//   prefiller unreachable, 429, 503       another prefiller, up to max_retries; the same one if there is no other
 //   prefiller 4xx                         passed on; no backend is asked again
-//   decoder unreachable, broken, 5xx
+//   decoder fails in one of these ways
 //     before the first byte               lease released, then all again with a new prefill, up to max_retries
 //     afterwards                          never again; the broken end is made visible (net/relay.h)
 //   decoder 4xx                           passed on; lease released

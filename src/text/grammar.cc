@@ -17,9 +17,11 @@ std::string_view kind_name(GrammarKind kind) {
     case GrammarKind::kChoice:
       return "choice";
     case GrammarKind::kLark:
+      return "lark";
+    case GrammarKind::kGrammar:
       break;
   }
-  return "lark";
+  return "grammar";
 }
 
 class CrateMatcher final : public GrammarMatcher {

@@ -20,7 +20,8 @@ enum class GrammarKind {
   kJsonSchema,  ///< JSON text of a schema; what llguidance cannot hold an output to is refused
   kRegex,       ///< Rust's syntax; matches all of the output
   kChoice,      ///< JSON array of strings, one of which the output is
-  kLark,        ///< Lark as llguidance extends it, or GBNF (has "::=")
+  kLark,        ///< as llguidance extends it
+  kGrammar,     ///< a client's: Lark, or GBNF (has "::=")
 };
 
 /// One output's place in a grammar. Used by one thread at a time.

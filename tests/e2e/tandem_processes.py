@@ -211,9 +211,9 @@ class Pair:
         kv = {"kv_connector": connector}
         self.prefill = serve("P1", *common, *prefill_flags, role="kv_producer", model=model, transfer=kv)
         self.decode = serve("D1", *common, *decode_flags, role="kv_consumer", model=model, transfer=kv)
-        self.prefill.wait_ready()
-        self.decode.wait_ready()
-        self.proxy = proxy([self.prefill], [self.decode], *proxy_flags).wait_ready()
+        self.proxy = proxy([self.prefill], [self.decode], *proxy_flags)
+        for process in (self.prefill, self.decode, self.proxy):
+            process.wait_ready()
 
     def stop(self):
         for process in (self.proxy, self.decode, self.prefill):
@@ -221,6 +221,64 @@ class Pair:
 
     def transfers(self, transport):
         return self.decode.metric("tandem:kv_transfer_bytes_total", transport=transport)
+
+
+class Fleet:
+    """Instances with the scripted worker that tests kill, stop and start again with the same engine_id and ports, and a
+    plain one that says what is right. The worker's text depends on every slot of KV that it reads, and its steps take the
+    time that they are told, so that a test knows where a request is when the fault comes.
+
+    `members`: {engine_id: (role, flags, kv_load_failure_policy)}."""
+
+    def __init__(self, flags, members, connector):
+        self._flags = ("--load-format", "stub", *flags)
+        self._members = members
+        self._connector = connector
+        self._ports = {name: (free_port(), free_port(MOST_RANKS)) for name in members}
+        self._instances = {}
+        self._texts = {}
+        self.plain = serve("plain", *self._flags)
+        for name in members:
+            self.start(name)
+        for process in (self.plain, *self.instances()):
+            process.wait_ready()
+
+    def __getitem__(self, name):
+        return self._instances[name]
+
+    def instances(self):
+        return list(self._instances.values())
+
+    def policy(self, name):
+        return self._members[name][2]
+
+    def start(self, name):
+        role, flags, policy = self._members[name]
+        port, kv_port = self._ports[name]
+        self._instances[name] = serve(name, *self._flags, *flags, role=role, port=port, kv_port=kv_port,
+                                      transfer={"kv_connector": self._connector, "kv_load_failure_policy": policy})
+
+    def restart(self, name):
+        self.start(name)
+        self[name].wait_ready()
+
+    def heal(self):
+        """Starts what is dead, continues what is stopped."""
+        for name, instance in list(self._instances.items()):
+            if instance.process.poll() is not None:
+                self.restart(name)
+            instance.process.send_signal(signal.SIGCONT)
+
+    def stop(self):
+        self.heal()
+        for process in (self.plain, *self.instances()):
+            process.stop()
+
+    def text(self, prompt, max_tokens):
+        """What must come after a prompt."""
+        if (prompt, max_tokens) not in self._texts:
+            self._texts[prompt, max_tokens] = self.plain.complete(prompt, max_tokens=max_tokens)["choices"][0]["text"]
+        return self._texts[prompt, max_tokens]
 
 
 class Background:

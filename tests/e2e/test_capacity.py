@@ -51,6 +51,24 @@ class Capacity(unittest.TestCase):
         self.assertGreater(tight.metric("vllm:num_preemptions_total"), 0)
         tandem.assert_blocks_come_back(tight)
 
+    def test_a_decoder_that_preempts_answers_whole(self):
+        """Nobody is sent back to the proxy: what was generated before the preemption is part of the answer."""
+        roomy = tandem.serve("roomy", "--block-size", "16", "--max-model-len", "320").wait_ready()
+        self.addCleanup(roomy.stop)
+        pair = tandem.Pair("--block-size", "16", "--max-model-len", "320", decode_flags=POOL[-2:])
+        self.addCleanup(pair.stop)
+        fields = dict(max_tokens=100, ignore_eos=True)
+
+        def ask(process):
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                return list(pool.map(lambda i: process.complete(f"{i}: tell me a long story about a fox", **fields), range(8)))
+
+        for got, expected in zip(ask(pair.proxy), ask(roomy)):
+            self.assertEqual(got["choices"], expected["choices"])
+            self.assertEqual(got["usage"], expected["usage"])
+        self.assertGreater(pair.decode.metric("vllm:num_preemptions_total"), 0)
+        tandem.assert_blocks_come_back(pair.prefill, pair.decode)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -97,7 +97,7 @@ class DataParallel(unittest.TestCase):
                 for process, ranks in ((prefill, 2), (decode, 4)):
                     tokens = self.per_rank(process, ranks)
                     self.assertTrue(all(count > 0 for count in tokens), f"{process.name}: {tokens}")
-                received = decode.metric("tandem:prompt_tokens_by_source_total", source="received")
+                received = decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
                 self.assertGreater(received, 0)
                 tandem.assert_blocks_come_back(prefill, decode)
                 for process in (proxy, decode, prefill):

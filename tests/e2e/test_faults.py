@@ -2,8 +2,8 @@
 """Instances that are killed, restarted or stopped: others go on, errors come soon, blocks come back, and no answer ever
 holds other text than a colocated instance gives.
 
-Two prefillers, two decoders and a proxy serve all tests; a test starts what it killed again, with the same engine_id
-and ports. Most tests speak to P and D themselves, so that they know where a request is when the fault comes.
+Two prefillers, two decoders and a proxy serve all tests; a test starts what it killed again. Most tests speak to P and D
+themselves, so that they know where a request is when the fault comes.
 """
 import contextlib
 import http.client
@@ -15,15 +15,16 @@ import unittest
 
 import tandem_processes as tandem
 
-LEASE_TERM_S = 3
+LEASE_TERM_S = 2
 GRACE_S = LEASE_TERM_S / 3  # of a lease whose decoder died
 # Heartbeats tell within two thirds of a term, connecting anew takes at most 5 s; then some for a busy machine.
 FETCH_ERROR_S = 2 * LEASE_TERM_S / 3 + 5 + 8
 FLAGS = ["--max-model-len", "1024", "--block-size", "16", "--kv-lease-term", f"{LEASE_TERM_S}s"]
-PREFILL_FLAGS = [*FLAGS, "--kv-cache-memory-bytes", "32M"]
+# A thousand tokens of prompt in half a second; 900 tokens of text in 18 s.
+PREFILL_FLAGS = ["--num-gpu-blocks-override", "91", "--hf-overrides", '{"seconds_per_prefill_token": 0.0005}']
 SEATS = 2
-DECODE_FLAGS = [*FLAGS, "--kv-cache-memory-bytes", "128M", "--max-num-seqs", SEATS]
-INSTANCES = {  # engine_id: role, flags, policy; one decoder reads over TCP, the other one shared memory
+DECODE_FLAGS = ["--max-num-seqs", SEATS, "--hf-overrides", '{"seconds_per_step": 0.02}']
+MEMBERS = {  # one decoder reads over TCP, the other one shared memory
     "P1": ("kv_producer", PREFILL_FLAGS, "fail"),
     "P2": ("kv_producer", PREFILL_FLAGS, "fail"),
     "D1": ("kv_consumer", [*DECODE_FLAGS, "--kv-transport", "tcp"], "fail"),
@@ -32,65 +33,41 @@ INSTANCES = {  # engine_id: role, flags, policy; one decoder reads over TCP, the
 SENTENCE = "The old clock in the tower of the town hall strikes every hour, {} times a day. "
 
 
-def prompt(number, sentences=10):
+def prompt(number, sentences=3):
+    """The worker reads bytes: a sentence is 80 tokens."""
     return f"Story {number}. " + "".join(SENTENCE.format(number + i) for i in range(sentences)) + "One day"
 
 
 class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.ports = {name: (tandem.free_port(), tandem.free_port()) for name in INSTANCES}
-        cls.plain = tandem.serve("plain", *FLAGS[:4], "--kv-cache-memory-bytes", "128M")
-        cls.addClassCleanup(cls.plain.stop)
-        cls.instances = {}
-        for name in INSTANCES:
-            cls.start(name)
-        cls.addClassCleanup(lambda: [instance.stop() for instance in cls.instances.values()])
-        for process in (cls.plain, *cls.instances.values()):
-            process.wait_ready()
-        everyone = list(cls.instances.values())
-        cls.proxy = tandem.proxy(everyone[:2], everyone[2:]).wait_ready()
+        cls.fleet = tandem.Fleet(FLAGS, MEMBERS, "MooncakeConnectorV1")
+        cls.addClassCleanup(cls.fleet.stop)
+        cls.proxy = tandem.proxy([cls.fleet["P1"], cls.fleet["P2"]], [cls.fleet["D1"], cls.fleet["D2"]]).wait_ready()
         cls.addClassCleanup(cls.proxy.stop)
-        cls.texts = {}
 
-    @classmethod
-    def start(cls, name):
-        role, flags, policy = INSTANCES[name]
-        port, kv_port = cls.ports[name]
-        cls.instances[name] = tandem.serve(name, *flags, role=role, port=port, kv_port=kv_port,
-                                           transfer={"kv_load_failure_policy": policy})
+    p1 = property(lambda self: self.fleet["P1"])
+    p2 = property(lambda self: self.fleet["P2"])
+    d1 = property(lambda self: self.fleet["D1"])
+    d2 = property(lambda self: self.fleet["D2"])
 
     def setUp(self):
-        for name, instance in self.instances.items():
-            if instance.process.poll() is not None:  # the test before failed half-way
-                self.start(name)
-                self.instances[name].wait_ready()
-        self.name_instances()
+        self.fleet.heal()  # the test before may have failed half-way
         self.addCleanup(self.check_all_come_back)  # runs last, after the streams of the test are closed
 
-    def name_instances(self):
-        self.p1, self.p2, self.d1, self.d2 = (self.instances[name] for name in ("P1", "P2", "D1", "D2"))
-
-    def restart(self, name):
-        self.start(name)
-        self.instances[name].wait_ready()
-        self.name_instances()
-
     def check_all_come_back(self):
-        for instance in self.instances.values():
+        for instance in self.fleet.instances():
             self.assertIsNone(instance.process.poll(), f"{instance.name} died:\n{instance.log()[-2000:]}")
             instance.process.send_signal(signal.SIGCONT)
         # A prefiller that a decoder left without a word waits for the rest of the lease's term.
-        tandem.assert_blocks_come_back(*self.instances.values(), within_s=LEASE_TERM_S + 3)
+        tandem.assert_blocks_come_back(*self.fleet.instances(), within_s=LEASE_TERM_S + 3)
         tandem.assert_scores_zero(self.proxy)
 
     def expected(self, text, max_tokens=8):
-        if (text, max_tokens) not in self.texts:
-            self.texts[text, max_tokens] = self.plain.complete(text, max_tokens=max_tokens)["choices"][0]["text"]
-        return self.texts[text, max_tokens]
+        return self.fleet.text(text, max_tokens)
 
     def hand_over(self, prefiller, text):
-        answer = prefiller.complete(text, max_tokens=1, kv_transfer_params={"do_remote_decode": True})
+        answer = prefiller.complete(text, max_tokens=1, min_tokens=1, kv_transfer_params={"do_remote_decode": True})
         self.assertTrue(answer["kv_transfer_params"]["do_remote_prefill"], answer)
         return answer["kv_transfer_params"]
 
@@ -147,7 +124,7 @@ class Faults(unittest.TestCase):
         self.assertIn("P1", body["error"]["message"])
         self.assert_proxy_answers()
 
-        self.restart("P1")
+        self.fleet.restart("P1")
         started = time.monotonic()
         status, body = self.decode(self.d1, text, old)
         self.assertGreaterEqual(status, 500, body)
@@ -159,30 +136,29 @@ class Faults(unittest.TestCase):
 
     def test_prefiller_stopped_during_a_fetch(self):
         text, later = prompt(12), prompt(13)
-        for decoder in (self.d1, self.d2):  # one of them gets an error, the other one recomputes
-            with self.subTest(decoder=decoder.name):
-                params = self.hand_over(self.p1, text)
-                stream = tandem.Stream(decoder, {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True})
-                self.addCleanup(stream.close)
-                stream.event()
-                # The link between both is up and idle: D learns of the stop only by P's silence.
-                self.assert_right(later, self.decode(decoder, later, self.hand_over(self.p1, later)))
-                self.p1.process.send_signal(signal.SIGSTOP)
-                fetching = self.decode_in_background(decoder, text, params)
-                tandem.wait_until(lambda: decoder.metric("tandem:requests_waiting_for_remote_kv") == 1, 10, "a fetch")
-                while fetching.ended is None:
-                    self.assertLess(time.monotonic() - fetching.started, FETCH_ERROR_S, "the fetch has no end")
-                    self.assertEqual(decoder.get("/health", timeout_s=5)[0], 200)
-                    for _ in range(5):
-                        self.assertIsNotNone(stream.event(), "another decode stopped")
-                status, body = fetching.result(1)
-                if decoder is self.d1:
-                    self.assertGreaterEqual(status, 500, body)
-                else:
-                    self.assert_right(text, (status, body))
-                stream.close()
-                self.p1.process.send_signal(signal.SIGCONT)
-                self.assert_right(text, self.decode(decoder, text, self.hand_over(self.p1, text)))
+        decoders = (self.d1, self.d2)  # one of them gets an error, the other one recomputes
+        params = [self.hand_over(self.p1, text) for _ in decoders]
+        streams = [self.fill_seats(decoder, 1)[0] for decoder in decoders]
+        for decoder in decoders:
+            # The link between both is up and idle: D learns of the stop only by P's silence.
+            self.assert_right(later, self.decode(decoder, later, self.hand_over(self.p1, later)))
+        self.p1.process.send_signal(signal.SIGSTOP)
+        fetches = [self.decode_in_background(decoder, text, one) for decoder, one in zip(decoders, params)]
+        for decoder in decoders:
+            tandem.wait_until(lambda: decoder.metric("tandem:requests_waiting_for_remote_kv") == 1, 10, "a fetch")
+        while any(fetch.ended is None for fetch in fetches):
+            self.assertLess(time.monotonic() - fetches[0].started, FETCH_ERROR_S, "a fetch has no end")
+            for decoder, stream in zip(decoders, streams):
+                self.assertEqual(decoder.get("/health", timeout_s=5)[0], 200)
+                for _ in range(5):
+                    self.assertIsNotNone(stream.event(), "another decode stopped")
+        status, body = fetches[0].result(1)
+        self.assertGreaterEqual(status, 500, body)
+        self.assert_right(text, fetches[1].result(1))
+        self.p1.process.send_signal(signal.SIGCONT)
+        for decoder, stream in zip(decoders, streams):
+            stream.close()
+            self.assert_right(text, self.decode(decoder, text, self.hand_over(self.p1, text)))
 
     # D dies.
 
@@ -214,7 +190,7 @@ class Faults(unittest.TestCase):
         self.assert_proxy_answers()
         tandem.assert_scores_zero(way)
 
-        self.restart("D1")
+        self.fleet.restart("D1")
         for prefiller in (self.p1, self.p2):
             text = prompt(16)
             self.assert_right(text, self.decode(self.d1, text, self.hand_over(prefiller, text)))
@@ -223,7 +199,7 @@ class Faults(unittest.TestCase):
     # The proxy dies.
 
     def test_proxy_killed_in_mid_stream_and_during_prefill(self):
-        for sentences, max_tokens in ((10, 700), (40, 1)):
+        for sentences, max_tokens in ((3, 700), (12, 1)):
             way = tandem.proxy([self.p1], [self.d1]).wait_ready()
             stream = tandem.Background(lambda: way.post("/v1/completions", {
                 "prompt": prompt(19, sentences), "max_tokens": max_tokens, "ignore_eos": True}))
@@ -265,7 +241,7 @@ class Faults(unittest.TestCase):
         try:
             tandem.wait_until(lambda: len(answers) >= 12, 60, "a dozen answers before the kill")
             killed = time.monotonic()
-            self.instances[name].kill()
+            self.fleet[name].kill()
             tandem.wait_until(lambda: sum(answer[0] > killed for answer in answers) >= 16, 60, "answers after the kill")
         finally:
             stop.set()
@@ -278,7 +254,7 @@ class Faults(unittest.TestCase):
             else:
                 self.assertLess(started, killed, f"a request that came after the kill failed: {status} {body}")
                 self.assertNotEqual(status, 0, f"the proxy owes an answer: {body}")
-        self.restart(name)
+        self.fleet.restart(name)
         self.assert_proxy_answers()
 
     def test_one_of_two_prefillers_killed_under_load(self):
@@ -329,7 +305,7 @@ class Faults(unittest.TestCase):
     def overwrite(self, prefiller):
         """Other prompts take every block of P."""
         for number in (100, 200):
-            prefiller.complete(prompt(number, sentences=45), max_tokens=1)
+            prefiller.complete(prompt(number, sentences=12), max_tokens=1)
 
     # The wrong hand-over.
 
@@ -346,12 +322,12 @@ class Faults(unittest.TestCase):
         for number in range(20):
             stream = None
             if number % 2:
-                stream = tandem.Stream(self.proxy, {"prompt": prompt(number), "max_tokens": 500, "ignore_eos": True})
+                stream = tandem.Stream(self.proxy, {"prompt": prompt(60 + number), "max_tokens": 500, "ignore_eos": True})
                 stream.event()
                 stream.close()
             else:
                 connection = self.proxy.connection()
-                connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt(number), "max_tokens": 500}),
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt(60 + number), "max_tokens": 500}),
                                    {"Content-Type": "application/json"})
                 time.sleep(0.01 * number)
                 connection.close()
@@ -359,7 +335,7 @@ class Faults(unittest.TestCase):
             self.assert_right(text, (200, self.proxy.complete(text, max_tokens=8)))
 
     def test_the_same_long_prompt_many_times(self):
-        text = prompt(18, sentences=40)
+        text = prompt(18, sentences=12)
         hits = self.d1.metric("vllm:prefix_cache_hits_total")
         for number in range(30):
             self.assert_right(text, self.decode(self.d1, text, self.hand_over(self.p1, text), max_tokens=4), 4)

@@ -106,9 +106,9 @@ class Layerwise(unittest.TestCase):
         tandem.assert_blocks_come_back(self.prefill, self.decode, within_s=10)
 
     def test_same_tokens_as_alone(self):
-        before = self.decode.metric("tandem:prompt_tokens_by_source_total", source="received")
+        before = self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
         self.expect_same(self.ask("Alone. " + PROMPT), "Alone. " + PROMPT)
-        self.assertGreater(self.decode.metric("tandem:prompt_tokens_by_source_total", source="received"), before + 50)
+        self.assertGreater(self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer"), before + 50)
         status, answer = self.meta.prefill_answers[-1]
         self.assertEqual((status, answer["kv_transfer_params"]), (200, None))
         headers, message = self.meta.messages[-1]
@@ -247,7 +247,7 @@ class UnequalSides(unittest.TestCase):
                 self.assertEqual(status, 200, answer)
                 self.assertEqual(answer["choices"][0]["text"],
                                  prefill.complete("Unequal. " + PROMPT, max_tokens=12)["choices"][0]["text"])
-                self.assertGreater(decode.metric("tandem:prompt_tokens_by_source_total", source="received"), 50)
+                self.assertGreater(decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer"), 50)
                 self.assertEqual(meta.messages[-1][1]["remote_tp_size"], 3 if flags[1] else 1)
                 tandem.assert_blocks_come_back(prefill, decode, within_s=10)
 

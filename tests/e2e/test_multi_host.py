@@ -2,6 +2,7 @@
 """An instance over several processes, as one over several hosts is: the experts of a small MoE model are spread over
 them, tokens are those of one process, and a process that dies or stops fails requests but not the instance."""
 import contextlib
+import functools
 import signal
 import tempfile
 import threading
@@ -36,20 +37,24 @@ def tokens_of(instance, prompt, max_tokens=12, **fields):
     return body["choices"][0]["token_ids"]
 
 
+@functools.cache
+def model_and_tokens():
+    """A small MoE model, and what it says in one process."""
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    model = make_model("tiny-t2", folder.name)
+    alone = serve("alone", *FLAGS, model=model).wait_ready()
+    expected = [tokens_of(alone, prompt) for prompt in PROMPTS]
+    alone.stop()
+    return model, expected
+
+
 class Instances(unittest.TestCase):
-    """What all tests here start from: the model, and its tokens in one process."""
+    """What all tests here start from."""
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.model = make_model("tiny-t2", cls.folder.name)
-        alone = serve("alone", *FLAGS, model=cls.model).wait_ready()
-        cls.expected = [tokens_of(alone, prompt) for prompt in PROMPTS]
-        alone.stop()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
+        cls.model, cls.expected = model_and_tokens()
 
     def start(self, *arguments, **options):
         processes = over_processes(*arguments, **options)

@@ -23,18 +23,23 @@ PROMPTS = TEXTS[:15] + IDS
 class Parity(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.colocated = tandem.serve("colocated", *FLAGS).wait_ready()
+        cls.colocated = tandem.serve("colocated", *FLAGS)
         cls.addClassCleanup(cls.colocated.stop)
         cls.pairs = {}
         for transport in ("shm", "tcp"):
             cls.pairs[transport] = tandem.Pair(*FLAGS, transport=transport)
             cls.addClassCleanup(cls.pairs[transport].stop)
+        cls.colocated.wait_ready()
 
     def compare(self, **fields):
-        for prompt in PROMPTS:
-            expected = self.colocated.complete(prompt, max_tokens=24, **fields)
-            for transport, pair in self.pairs.items():
-                got = pair.proxy.complete(prompt, max_tokens=24, **fields)
+        """One prompt after the other at each; the three side by side, as each computes on one thread."""
+        def all_of(process):
+            return [process.complete(prompt, max_tokens=24, **fields) for prompt in PROMPTS]
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            alone, *through = pool.map(all_of, (self.colocated, *(pair.proxy for pair in self.pairs.values())))
+        for transport, answers in zip(self.pairs, through):
+            for prompt, got, expected in zip(PROMPTS, answers, alone):
                 with self.subTest(prompt=str(prompt)[:40], transport=transport):
                     self.assertEqual(got["choices"][0]["text"], expected["choices"][0]["text"])
                     self.assertEqual(got["choices"][0]["finish_reason"], expected["choices"][0]["finish_reason"])
@@ -49,11 +54,13 @@ class Parity(unittest.TestCase):
         self.compare(temperature=0.8, seed=1234, ignore_eos=True)
 
     def test_at_once_they_are_the_same_too(self):
-        expected = [self.colocated.complete(prompt, max_tokens=16)["choices"][0]["text"] for prompt in PROMPTS]
         with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
-            for transport, pair in self.pairs.items():
-                got = list(pool.map(lambda p: pair.proxy.complete(p, max_tokens=16)["choices"][0]["text"], PROMPTS))
-                self.assertEqual(got, expected, transport)
+            alone = pool.submit(lambda: [self.colocated.complete(prompt, max_tokens=16) for prompt in PROMPTS])
+            texts = {transport: list(pool.map(lambda p: pair.proxy.complete(p, max_tokens=16)["choices"][0]["text"], PROMPTS))
+                     for transport, pair in self.pairs.items()}
+            expected = [answer["choices"][0]["text"] for answer in alone.result(300)]
+        for transport, got in texts.items():
+            self.assertEqual(got, expected, transport)
 
     def test_the_model_knows_the_capital_of_france(self):
         body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,

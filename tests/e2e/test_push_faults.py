@@ -14,23 +14,25 @@ import unittest
 
 import tandem_processes as tandem
 
-LEASE_TERM_S = 3
+LEASE_TERM_S = 2
 # A dead process is noticed by its connections; a silent one by two thirds of a lease's term plus an attempt to connect.
 SOON_S = 5
-SILENT_S = 2 * LEASE_TERM_S / 3 + 5 + 20  # the rest is for computing the prompt again on a busy machine
+SILENT_S = 2 * LEASE_TERM_S / 3 + 5 + 10
 FLAGS = ["--max-model-len", "2048", "--max-num-batched-tokens", "64", "--block-size", "16", "--kv-lease-term",
-         f"{LEASE_TERM_S}s", "--kv-cache-memory-bytes", "128M"]
+         f"{LEASE_TERM_S}s"]
+# A prompt is 900 tokens: its prefill takes fifteen steps and a second, time enough for faults.
+PREFILL_FLAGS = ["--hf-overrides", '{"seconds_per_prefill_token": 0.001}']
 SENTENCE = "The ferry to the northern islands leaves at {} and comes back when the tide allows it. "
-INSTANCES = {  # engine_id: role, flags, what D does when its KV does not come
-    "P1": ("kv_producer", [], "fail"),
+MEMBERS = {
+    "P1": ("kv_producer", PREFILL_FLAGS, "fail"),
     "D1": ("kv_consumer", ["--kv-transport", "tcp"], "fail"),
     "D2": ("kv_consumer", ["--kv-transport", "shm"], "recompute"),
 }
 
 
-def prompt(number, sentences=45):
-    """About 900 tokens: its prefill takes fifteen steps, time enough for faults."""
-    return f"Journey {number}. " + "".join(SENTENCE.format(number * 100 + i) for i in range(sentences)) + "One day"
+def prompt(number):
+    """The worker reads bytes: a sentence is 90 tokens."""
+    return f"Journey {number}. " + "".join(SENTENCE.format(number * 100 + i) for i in range(10)) + "One day"
 
 
 class Metaserver(http.server.ThreadingHTTPServer):
@@ -64,44 +66,22 @@ class Metaserver(http.server.ThreadingHTTPServer):
 class PushFaults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.ports = {name: (tandem.free_port(), tandem.free_port()) for name in INSTANCES}
-        cls.plain = tandem.serve("plain", *FLAGS)
-        cls.addClassCleanup(cls.plain.stop)
-        cls.instances = {}
-        for name in INSTANCES:
-            cls.start(name)
-        cls.addClassCleanup(lambda: [instance.stop() for instance in cls.instances.values()])
-        for process in (cls.plain, *cls.instances.values()):
-            process.wait_ready()
-        cls.texts = {}
-
-    @classmethod
-    def start(cls, name):
-        role, flags, policy = INSTANCES[name]
-        port, kv_port = cls.ports[name]
-        cls.instances[name] = tandem.serve(
-            name, *FLAGS, *flags, role=role, port=port, kv_port=kv_port,
-            transfer={"kv_connector": "MooncakeLayerwiseConnector", "kv_load_failure_policy": policy})
+        cls.fleet = tandem.Fleet(FLAGS, MEMBERS, "MooncakeLayerwiseConnector")
+        cls.addClassCleanup(cls.fleet.stop)
 
     def setUp(self):
         self.addCleanup(self.check_all_come_back)
 
     def check_all_come_back(self):
-        for name, instance in list(self.instances.items()):
-            if instance.process.poll() is not None:
-                self.start(name)
-                self.instances[name].wait_ready()
-            self.instances[name].process.send_signal(signal.SIGCONT)
-        tandem.assert_blocks_come_back(*self.instances.values(), within_s=2 * LEASE_TERM_S + 3)
+        self.fleet.heal()
+        tandem.assert_blocks_come_back(*self.fleet.instances(), within_s=2 * LEASE_TERM_S + 3)
 
     def expected(self, text):
-        if text not in self.texts:
-            self.texts[text] = self.plain.complete(text, max_tokens=6)["choices"][0]["text"]
-        return self.texts[text]
+        return self.fleet.text(text, 6)
 
     def prefill(self, delivery, text, timeout_s=60):
         """What the proxy does with a decoder's object."""
-        return self.instances["P1"].post(
+        return self.fleet["P1"].post(
             "/v1/completions", {"prompt": text, "max_tokens": 1, "temperature": 0, "kv_transfer_params": delivery},
             timeout_s=timeout_s)
 
@@ -111,7 +91,7 @@ class PushFaults(unittest.TestCase):
         self.addCleanup(metaserver.shutdown)
         self.addCleanup(metaserver.server_close)
         params = {"do_remote_prefill": True, "do_remote_decode": False, "metaserver": metaserver.url}
-        return tandem.Background(lambda: self.instances[name].post(
+        return tandem.Background(lambda: self.fleet[name].post(
             "/v1/completions", {"prompt": text, "max_tokens": 6, "temperature": 0, "kv_transfer_params": params}))
 
     def relay(self, text, also=lambda: None):
@@ -127,14 +107,14 @@ class PushFaults(unittest.TestCase):
 
     def wait_for_push(self):
         """Until P is in the middle of a prefill whose KV is being taken."""
-        tandem.wait_until(lambda: self.instances["P1"].metric("tandem:kv_leases_open") == 1, 20, "P opened a lease")
+        tandem.wait_until(lambda: self.fleet["P1"].metric("tandem:kv_leases_open") == 1, 20, "P opened a lease")
         time.sleep(0.2)
-        self.assertEqual(self.instances["P1"].metric("vllm:num_requests_running"), 1, "P is still computing")
+        self.assertEqual(self.fleet["P1"].metric("vllm:num_requests_running"), 1, "P is still computing")
 
     def assert_outcome(self, name, text, answer):
         """By D's policy: an error, or the right text all the same."""
         status, body = answer
-        if INSTANCES[name][2] == "fail":
+        if self.fleet.policy(name) == "fail":
             self.assertGreaterEqual(status, 500, body)
             self.assertTrue(body["error"]["message"], body)
         else:
@@ -152,56 +132,54 @@ class PushFaults(unittest.TestCase):
             status, body = self.decode(name, text, self.relay(text)).result(60)
             self.assertEqual(status, 200, body)
             self.assertEqual(body["choices"][0]["text"], self.expected(text))
-            self.assertGreater(self.instances[name].metric("tandem:kv_transfer_bytes_total"), 0)
+            self.assertGreater(self.fleet[name].metric("tandem:kv_transfer_bytes_total"), 0)
 
     def test_prefiller_killed_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
             self.wait_for_push()
-            self.instances["P1"].kill()
+            self.fleet["P1"].kill()
             self.assert_outcome(name, text, request.result(SOON_S + 10))
-            self.start("P1")
-            self.instances["P1"].wait_ready()
+            self.fleet.restart("P1")
             self.test_without_faults_the_text_is_right()
 
     def test_prefiller_stopped_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
             self.wait_for_push()
-            self.instances["P1"].process.send_signal(signal.SIGSTOP)
+            self.fleet["P1"].process.send_signal(signal.SIGSTOP)
             self.assert_outcome(name, text, request.result(SILENT_S))
-            self.instances["P1"].process.send_signal(signal.SIGCONT)
+            self.fleet["P1"].process.send_signal(signal.SIGCONT)
 
     def test_decoder_killed_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
             self.wait_for_push()
-            self.instances[name].kill()
+            self.fleet[name].kill()
             self.assertEqual(request.result(SOON_S)[0], 0)
-            tandem.assert_blocks_come_back(self.instances["P1"], within_s=2 * LEASE_TERM_S)
-            self.start(name)
-            self.instances[name].wait_ready()
+            tandem.assert_blocks_come_back(self.fleet["P1"], within_s=2 * LEASE_TERM_S)
+            self.fleet.restart(name)
 
     def test_decoder_stopped_in_mid_push(self):
         for name, text in self.for_each_decoder():
             request = self.decode(name, text, self.relay(text))
             self.wait_for_push()
-            self.instances[name].process.send_signal(signal.SIGSTOP)
-            tandem.assert_blocks_come_back(self.instances["P1"], within_s=2 * LEASE_TERM_S + 4)
-            self.instances[name].process.send_signal(signal.SIGCONT)
+            self.fleet[name].process.send_signal(signal.SIGSTOP)
+            tandem.assert_blocks_come_back(self.fleet["P1"], within_s=2 * LEASE_TERM_S + 4)
+            self.fleet[name].process.send_signal(signal.SIGCONT)
             self.assert_outcome(name, text, request.result(SILENT_S))
 
     def test_client_leaves_in_mid_push(self):
         for name, text in self.for_each_decoder():
             metaserver = Metaserver(self.relay(text))
             params = {"do_remote_prefill": True, "metaserver": metaserver.url}
-            connection = self.instances[name].connection()
+            connection = self.fleet[name].connection()
             connection.request("POST", "/v1/completions", json.dumps(
                 {"prompt": text, "max_tokens": 6, "kv_transfer_params": params}), {"Content-Type": "application/json"})
             self.wait_for_push()
             connection.close()
-            tandem.assert_blocks_come_back(self.instances[name], within_s=2)
-            tandem.assert_blocks_come_back(self.instances["P1"], within_s=10)  # it may finish its prefill first
+            tandem.assert_blocks_come_back(self.fleet[name], within_s=2)
+            tandem.assert_blocks_come_back(self.fleet["P1"], within_s=10)  # it may finish its prefill first
             metaserver.shutdown()
             metaserver.server_close()
 
@@ -209,18 +187,18 @@ class PushFaults(unittest.TestCase):
         for status in (404, 500, 502):
             for name, text in self.for_each_decoder():
                 request = self.decode(name, text, lambda _: (status, {"error": {"message": "no such request"}}))
-                self.assert_outcome(name, text, request.result(SOON_S + 10))
+                self.assert_outcome(name, text, request.result(SOON_S))
 
     def test_metaserver_is_not_there(self):
         for name, text in self.for_each_decoder():
             params = {"do_remote_prefill": True, "metaserver": f"http://127.0.0.1:{tandem.free_port()}/v1/metaserver"}
-            answer = self.instances[name].post("/v1/completions", {"prompt": text, "max_tokens": 6, "temperature": 0,
+            answer = self.fleet[name].post("/v1/completions", {"prompt": text, "max_tokens": 6, "temperature": 0,
                                                                    "kv_transfer_params": params}, timeout_s=SOON_S + 10)
             self.assert_outcome(name, text, answer)
 
     def test_metaserver_says_yes_and_no_prefiller_comes(self):
-        for name, text in self.for_each_decoder():
-            request = self.decode(name, text, lambda _: (200, None))
+        requests = [(name, text, self.decode(name, text, lambda _: (200, None))) for name, text in self.for_each_decoder()]
+        for name, text, request in requests:
             self.assert_outcome(name, text, request.result(30))
 
     def test_prefill_of_another_prompt(self):
@@ -253,10 +231,9 @@ class PushFaults(unittest.TestCase):
 
             request = self.decode(name, text, on_call)
             tandem.wait_until(lambda: deliveries, 20, "D called the metaserver")
-            self.instances[name].kill()
+            self.fleet[name].kill()
             request.result(SOON_S)
-            self.start(name)
-            self.instances[name].wait_ready()
+            self.fleet.restart(name)
             started = time.monotonic()
             status, body = self.prefill(deliveries[0], text)
             self.assertGreaterEqual(status, 500, body)

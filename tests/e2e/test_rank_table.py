@@ -44,7 +44,7 @@ class RankTable(unittest.TestCase):
 
     def test_pulls_and_gives_the_same_tokens(self):
         through = self.proxy.complete("Pull. " + PROMPT, max_tokens=12)["choices"][0]["text"]
-        self.assertGreater(self.decode.metric("tandem:prompt_tokens_by_source_total", source="received"), 50)
+        self.assertGreater(self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer"), 50)
         self.assertEqual(through, self.prefill.complete("Pull. " + PROMPT, max_tokens=12)["choices"][0]["text"])
         tandem.assert_blocks_come_back(self.prefill, self.decode)
         self.assertIn("rank 0 is device 1 (10.9.0.2) of 127.0.0.1, cluster_id 2", self.decode.log())

@@ -52,7 +52,7 @@ def without_ids(answer):
 class Structured(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.colocated = tandem.serve("colocated", *FLAGS).wait_ready()
+        cls.colocated = tandem.serve("colocated", *FLAGS)
         cls.addClassCleanup(cls.colocated.stop)
         cls.pairs = {}
         for name, flags in (("pull", {}), ("layerwise", {"transfer": {"kv_connector": "MooncakeLayerwiseConnector"}})):
@@ -60,10 +60,11 @@ class Structured(unittest.TestCase):
             cls.addClassCleanup(prefill.stop)
             decode = tandem.serve(f"D-{name}", *FLAGS, role="kv_consumer", **flags)
             cls.addClassCleanup(decode.stop)
-            prefill.wait_ready()
-            decode.wait_ready()
-            cls.pairs[name] = tandem.proxy([prefill], [decode]).wait_ready()
+            cls.pairs[name] = tandem.proxy([prefill], [decode])
+            cls.pairs[name].behind = (prefill, decode)
             cls.addClassCleanup(cls.pairs[name].stop)
+        for process in (cls.colocated, *(each for pair in cls.pairs.values() for each in (*pair.behind, pair))):
+            process.wait_ready()
 
     def everywhere(self, request):
         """The colocated answer. The same must come whole through pull, and joined from streams direct and through
@@ -167,10 +168,11 @@ class Scores(unittest.TestCase):
     """Log-probabilities of prompts, and words that must not come, colocated and through pull."""
 
     def test_the_same_colocated_and_disaggregated(self):
-        colocated = tandem.serve("colocated", "--max-num-batched-tokens", "16", *FLAGS).wait_ready()
+        colocated = tandem.serve("colocated", "--max-num-batched-tokens", "16", *FLAGS)
         self.addCleanup(colocated.stop)
         pair = tandem.Pair(*FLAGS)
         self.addCleanup(pair.stop)
+        colocated.wait_ready()
         prompt = [504 + 7 * i for i in range(40)]
         fields = dict(max_tokens=2, prompt_logprobs=1, logprobs=1)
         expected = colocated.complete(prompt, **fields)["choices"][0]
@@ -203,11 +205,13 @@ class Scores(unittest.TestCase):
 
 class Preempted(unittest.TestCase):
     def test_a_grammar_outlives_a_preemption(self):
-        with_room = tandem.serve("room", *FLAGS).wait_ready()
+        with_room = tandem.serve("room", *FLAGS)
         self.addCleanup(with_room.stop)
         without = tandem.serve("tight", "--max-model-len", "112", "--num-gpu-blocks-override", "7",
-                               "--no-enable-prefix-caching").wait_ready()
+                               "--no-enable-prefix-caching")
         self.addCleanup(without.stop)
+        with_room.wait_ready()
+        without.wait_ready()
         fields = dict(guided_regex="([a-z]{3,6} ){24}end", max_tokens=100, temperature=1.0)
         expected = [with_room.complete(f"Words {i}:", **{**fields, "seed": i})["choices"][0]["text"] for i in range(4)]
         background = [tandem.Background(lambda i=i: without.post(
@@ -222,19 +226,23 @@ class Preempted(unittest.TestCase):
 
 class Thoughts(unittest.TestCase):
     def test_thoughts_go_where_they_belong(self):
-        plain = tandem.serve("plain", *FLAGS).wait_ready()
+        plain = tandem.serve("plain", *FLAGS)
         self.addCleanup(plain.stop)
-        text = plain.post(CHAT, body(max_tokens=12))[1]["choices"][0]["message"]["content"]
         pair = tandem.Pair(*FLAGS, "--reasoning-parser", "qwen3")
         self.addCleanup(pair.stop)
+        text = plain.wait_ready().post(CHAT, body(max_tokens=12))[1]["choices"][0]["message"]["content"]
+        usages = []
         for process in (pair.decode, pair.proxy):
             for thinking, field in ((True, "reasoning"), (False, "content")):
                 request = body(max_tokens=12, chat_template_kwargs={"enable_thinking": thinking})
-                message = process.post(CHAT, request)[1]["choices"][0]["message"]
+                answer = process.post(CHAT, request)[1]
+                message = answer["choices"][0]["message"]
                 self.assertEqual(message[field], text)
+                usages.append(answer["usage"])
                 self.assertEqual(message["content" if thinking else "reasoning_content"], None)
                 streamed, _ = joined(process.stream(CHAT, request))
                 self.assertEqual(streamed[field], text)
+        self.assertEqual(usages[:2], usages[2:], "direct and through the proxy")
         status, answer = pair.proxy.post(CHAT, body(guided_regex="a"))
         self.assertEqual(status, 400)
         self.assertIn("</think>", answer["error"]["message"])

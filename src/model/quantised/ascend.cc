@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kMaxGroup = 1 << 20;
 
 /// W4A8: int4 values with a scale a row and a scale a group of inputs. Two ways of packing: the values of output rows
-/// 2j (low nibble) and 2j+1 in row j (version 1.0.0), or one value a byte.
+/// 2j (low nibble) and 2j+1 in row j (version 1.0.0, written by w4a8_pack_int4 of msModelSlim), or one value a byte.
 class Int4Source : public RowSource {
  public:
   Int4Source(const std::int8_t* values, bool packed, std::vector<float> scale, std::vector<float> group_scale,

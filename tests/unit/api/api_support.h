@@ -155,6 +155,7 @@ inline config::ServeConfig test_config() {
   config::ServeConfig config;
   config.model = "models/test";
   config.served_model_names = {"m", "alias"};
+  config.access_log = false;
   return config;
 }
 

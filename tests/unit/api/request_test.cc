@@ -1,79 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bodies in, jobs or refusals out: coercions, ranges with their texts, lengths, features that are refused.
-#include "api/request.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <boost/json.hpp>
 #include <limits>
 
-#include "api_support.h"
+#include "request_fixture.h"
 
 namespace tandem::api {
 namespace {
 
-using test::ByteTokenizer;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
-class RequestTest : public ::testing::Test {
- protected:
-  RequestTest() { rebuild(); }
-
-  void rebuild() {
-    ServiceParts parts;
-    parts.engine = &engine_;
-    parts.tokenizer = std::make_shared<ByteTokenizer>();
-    parts.chat_template = *text::ChatTemplate::compile(test::kTestTemplate, {});
-    parts.metrics = &registry_;
-    parts.vocab_size = ByteTokenizer::kVocabSize;
-    parts.defaults = defaults_;
-    parts.transfer = transfer_;
-    context_ = std::make_unique<Context>(config_, parts);
-  }
-
-  static net::HttpRequest post(const std::string& body) {
-    net::HttpRequest request;
-    request.method = "POST";
-    request.headers.set("Content-Type", "application/json; charset=utf-8");
-    request.body = body;
-    return request;
-  }
-
-  Outcome<Job> completion(const std::string& members, const std::string& prompt = R"("abc")") {
-    return prepare_completion(*context_, post("{\"prompt\":" + prompt + (members.empty() ? "" : "," + members) + "}"));
-  }
-  Outcome<Job> chat(const std::string& members) {
-    return prepare_chat(*context_, post(R"({"messages":[{"role":"user","content":"hi"}])" +
-                                        (members.empty() ? "" : "," + members) + "}"));
-  }
-  /// The job of a completion that must be good.
-  Job good(const std::string& members, const std::string& prompt = R"("abc")") {
-    auto job = completion(members, prompt);
-    EXPECT_TRUE(job) << job.error().message;
-    return job ? std::move(*job) : Job();
-  }
-  void refused(const std::string& members, const std::string& text, int status = 400) {
-    auto job = completion(members);
-    ASSERT_FALSE(job) << members;
-    EXPECT_EQ(job.error().status, status) << members;
-    EXPECT_THAT(job.error().message, HasSubstr(text)) << members;
-  }
-  void chat_refused(const std::string& members, const std::string& text) {
-    auto job = chat(members);
-    ASSERT_FALSE(job) << members;
-    EXPECT_EQ(job.error().status, 400) << members;
-    EXPECT_THAT(job.error().message, HasSubstr(text)) << members;
-  }
-
-  test::FakeEngine engine_;
-  obs::Registry registry_;
-  config::ServeConfig config_ = test::test_config();
-  SamplingDefaults defaults_;
-  TransferInfo transfer_;
-  std::unique_ptr<Context> context_;
-};
 
 TEST_F(RequestTest, DefaultsOfACompletion) {
   const Job job = good("");
@@ -138,6 +73,10 @@ TEST_F(RequestTest, SamplingRangesHaveTheFieldsTexts) {
   refused(R"("logit_bias":{"x":1})", "logit_bias");
   refused(R"("allowed_token_ids":[])", "allowed_token_ids is not None and empty!");
   refused(R"("allowed_token_ids":[999])", "allowed_token_ids contains out-of-vocab token id!");
+  refused(R"("logit_bias":{"1":"x"})", "('body', 'logit_bias')");
+  refused(R"("stop_token_ids":[258])", "stop_token_ids contains out-of-vocab token id 258. Vocabulary size: 258");
+  refused(R"("stop_token_ids":[-1])", "stop_token_ids contains out-of-vocab token id -1.");
+  refused(R"("stop_token_ids":[2147483648])", "stop_token_ids");
   refused(R"("cache_salt":"")", "Parameter 'cache_salt' must be a non-empty string if provided.");
   refused(R"("logprobs":-1)", "`logprobs` must be a positive value.");
   refused(R"("logprobs":21)", "Requested sample logprobs of 21, which is greater than max allowed: 20");
@@ -234,7 +173,7 @@ TEST_F(RequestTest, Constraints) {
   EXPECT_EQ(source(R"("structured_outputs":{"json":{"properties":{"a":{}}},"disable_additional_properties":true})"),
             R"({"properties":{"a":{}},"additionalProperties":false})");
   EXPECT_EQ(good(R"("guided_regex":"a+")").constraint->kind, text::GrammarKind::kRegex);
-  EXPECT_EQ(good(R"("structured_outputs":{"grammar":"start: \"a\""})").constraint->kind, text::GrammarKind::kLark);
+  EXPECT_EQ(good(R"("structured_outputs":{"grammar":"start: \"a\""})").constraint->kind, text::GrammarKind::kGrammar);
   refused(R"("structured_outputs":{"regex":"a","choice":["b"]})", "You can only use one kind of constraints");
   refused(R"("guided_regex":"a","response_format":{"type":"json_object"})", "You can only use one kind");
   refused(R"("guided_json":"{")", "guided_json");
@@ -455,7 +394,8 @@ TEST_F(RequestTest, MetaserversOfALayerwiseProxy) {
   ASSERT_TRUE(job.kv.metaserver);
   EXPECT_EQ(job.kv.metaserver->endpoint.to_string(), "192.0.0.1:8080");
   EXPECT_FALSE(good(member("http://h/x", R"(,"do_virtual":true)")).kv.metaserver);
-  refused(member("https://h/x"), "its scheme is not http");
+  EXPECT_FALSE(job.kv.metaserver->endpoint.tls);
+  EXPECT_TRUE(good(member("https://h/x")).kv.metaserver->endpoint.tls);
   refused(member("gopher://h/x"), "its scheme is not http");
   refused(member("http://h/" + std::string(3000, 'x')), "at most 2048");
   config_.kv_metaserver_hosts = {"proxy", "192.0.0.1"};

@@ -56,6 +56,7 @@ class ServiceTest : public ::testing::Test {
     parts.chat_template = *text::ChatTemplate::compile(test::kTestTemplate, {});
     parts.metrics = &registry_;
     parts.vocab_size = test::ByteTokenizer::kVocabSize;
+    parts.tokenizer_config = tokenizer_config_;
     parts.transfer = {"e1", "MooncakeLayerwiseConnector", "kv_consumer", 0xfedcba9876543210U, 2};
     io_.call([&] {
       server_ = net::HttpServer::create(io_.executor(), net::ServerLimits());
@@ -99,6 +100,7 @@ class ServiceTest : public ::testing::Test {
   test::FakeEngine engine_;
   obs::Registry registry_;
   config::ServeConfig config_ = test::test_config();
+  std::string tokenizer_config_;
   test::IoThread io_;
   std::unique_ptr<net::HttpServer> server_;
   std::unique_ptr<Service> service_;

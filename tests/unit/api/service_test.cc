@@ -134,7 +134,9 @@ TEST_F(ServiceTest, ChoicesOfSeveralPrompts) {
   EXPECT_EQ(engine_.submitted(3).request.id, "1_cmpl-r-1");
   EXPECT_EQ(engine_.submitted(1).request.sampling->seed, 8U);
   EXPECT_EQ(engine_.submitted(2).request.sampling->seed, 7U);
-  EXPECT_EQ(engine_.submitted(0).request.num_choices, 2);
+  EXPECT_EQ(engine_.submitted(0).request.group->size, 2);
+  EXPECT_EQ(engine_.submitted(0).request.group, engine_.submitted(1).request.group);
+  EXPECT_NE(engine_.submitted(0).request.group, engine_.submitted(2).request.group) << "of another prompt";
 }
 
 TEST_F(ServiceTest, EchoAndTokenIds) {
@@ -405,15 +407,6 @@ TEST_F(ServiceTest, LargeBodiesAreWorkedOnAsideAndRefusedAlike) {
   EXPECT_EQ(status_of(ask("/v1/completions", R"({"prompt":"a","user":")" + large + "\"}")), 200);
 }
 
-TEST_F(ServiceTest, StatisticsCanBeTurnedOff) {
-  registry_.counter("vllm:generation_tokens_total", "help");
-  registry_.counter("tandem:other_total", "help");
-  config_.disable_log_stats = true;
-  const std::string text = body_of(get("/metrics"));
-  EXPECT_THAT(text, Not(HasSubstr("vllm:")));
-  EXPECT_THAT(text, HasSubstr("# HELP tandem:other_total help"));
-}
-
 TEST_F(ServiceTest, CrossOriginAndRequestIdHeaders) {
   config_.enable_request_id_headers = true;
   const std::string response =
@@ -451,6 +444,8 @@ TEST_F(ServiceTest, KeysLockWhatVllmLocksAndWhatChangesState) {
   EXPECT_EQ(status_of(get("/v1/models")), 401);
   EXPECT_EQ(status_of(get("/reset_prefix_cache", "POST")), 401);
   EXPECT_EQ(status_of(get("/tandem/release", "POST")), 401);
+  EXPECT_EQ(status_of(get("/v1/nope")), 401);
+  EXPECT_EQ(status_of(ask("/invocations", body)), 401);
   EXPECT_EQ(engine_.num_resets, 0);
   for (const char* open : {"/health", "/metrics", "/version", "/load"}) EXPECT_EQ(status_of(get(open)), 200) << open;
   EXPECT_EQ(status_of(get("/v1/models", "OPTIONS")), 200);

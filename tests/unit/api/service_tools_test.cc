@@ -113,5 +113,105 @@ TEST_F(ToolServiceTest, WithoutThinkingTextIsContent) {
   EXPECT_TRUE(off.at("message").at("reasoning").is_null());
 }
 
+/// What a model says, where it belongs with the parser, with enable_thinking as given (-1: not given).
+struct ThinkingCase {
+  config::ReasoningFormat parser;
+  int enabled;
+  std::string_view text;
+  std::string_view reasoning;
+  std::string_view content;
+};
+
+constexpr ThinkingCase kThinking[] = {
+    {config::ReasoningFormat::kQwen3, 1, "<think>a</think>b", "a", "b"},
+    {config::ReasoningFormat::kQwen3, -1, "a</think>b", "a", "b"},
+    {config::ReasoningFormat::kQwen3, 1, "<think>a", "a", ""},
+    {config::ReasoningFormat::kQwen3, -1, "a", "a", ""},
+    {config::ReasoningFormat::kQwen3, 0, "b", "", "b"},
+    {config::ReasoningFormat::kQwen3, 1, "<think>a</think>", "a", ""},
+    {config::ReasoningFormat::kDeepseekR1, 1, "<think>a</think>b", "a", "b"},
+    {config::ReasoningFormat::kDeepseekR1, -1, "a</think>b", "a", "b"},
+    {config::ReasoningFormat::kDeepseekR1, 1, "a", "a", ""},
+    {config::ReasoningFormat::kDeepseekR1, 0, "a</think>b", "a", "b"},
+};
+
+TEST_F(ServiceTest, ThoughtsAndContentWithBothParsersWholeAndStreamed) {
+  engine_.options_.max_model_len = 1000;
+  std::string_view text;
+  engine_.script = [this, &text](std::size_t index) {
+    for (std::size_t i = 0; i < text.size(); ++i)
+      engine_.say(index, std::string(1, text[i]),
+                  i + 1 == text.size() ? std::optional(FinishReason::kLength) : std::nullopt);
+  };
+  const auto text_of = [](const json::value& value) { return value.is_null() ? "" : std::string(value.as_string()); };
+  for (const ThinkingCase& row : kThinking) {
+    text = row.text;
+    if (server_) {
+      io_.call([this] { service_.reset(); });
+      io_.run(stop(std::chrono::milliseconds(500)));
+      io_.call([this] { server_.reset(); });
+    }
+    config_.reasoning_format = row.parser;
+    std::string body = R"({"messages":[{"role":"user","content":"a"}])";
+    if (row.enabled >= 0)
+      body += std::string(R"(,"chat_template_kwargs":{"enable_thinking":)") + (row.enabled > 0 ? "true}" : "false}");
+    const json::value whole = json::parse(body_of(ask("/v1/chat/completions", body + "}")));
+    const json::value& message = whole.at("choices").at(0).at("message");
+    EXPECT_EQ(text_of(message.at("reasoning")), row.reasoning) << row.text;
+    EXPECT_EQ(text_of(message.at("content")), row.content) << row.text;
+    std::string reasoning, content;
+    for (const std::string& event : events("/v1/chat/completions", body + R"(,"stream":true})")) {
+      if (event == "[DONE]") continue;
+      const json::object delta = json::parse(event).at("choices").at(0).at("delta").as_object();
+      if (const json::value* piece = delta.if_contains("reasoning")) reasoning += text_of(*piece);
+      if (const json::value* piece = delta.if_contains("content")) content += text_of(*piece);
+    }
+    EXPECT_EQ(reasoning, row.reasoning) << row.text;
+    EXPECT_EQ(content, row.content) << row.text;
+  }
+}
+
+TEST_F(ToolServiceTest, TokensThatAreHeldBackKeepTheirIds) {
+  say({"<tool", "_call>", "{\"name\": \"f\", \"arguments\": {}}", "</tool_call>"});
+  std::size_t num_ids = 0;
+  for (const std::string& event : stream(",\"return_token_ids\":true")) {
+    if (event == "[DONE]") continue;
+    const json::value parsed = json::parse(event);
+    const json::object& choice = parsed.at("choices").at(0).as_object();
+    if (const json::value* ids = choice.if_contains("token_ids")) num_ids += ids->as_array().size();
+    EXPECT_EQ(parsed.as_object().contains("prompt_token_ids"), choice.at("delta").as_object().contains("role"));
+  }
+  EXPECT_EQ(num_ids, 4U);
+}
+
+TEST_F(ToolServiceTest, EachChoiceHasItsOwnParser) {
+  engine_.script = [this](std::size_t index) {
+    engine_.say(index, index == 0 ? "<tool_call>{\"name\": \"f\", " : "no call");
+    engine_.say(index, index == 0 ? "\"arguments\": {}}</tool_call>" : ".", FinishReason::kStop);
+  };
+  const json::value answer =
+      json::parse(body_of(ask("/v1/chat/completions", std::string(kToolRequest) + ",\"n\":2,\"temperature\":1}")));
+  EXPECT_EQ(answer.at("choices").at(0).at("finish_reason"), "tool_calls");
+  EXPECT_EQ(answer.at("choices").at(1).at("finish_reason"), "stop");
+  EXPECT_EQ(answer.at("choices").at(1).at("message").at("content"), "no call.");
+}
+
+TEST_F(ToolServiceTest, ForcedCallsHaveEmptyContentAndTheirReasons) {
+  say({R"([{"name": "f", "parameters": {"a": 1}}])"});
+  const json::object required = first_choice(",\"tool_choice\":\"required\"");
+  EXPECT_EQ(required.at("finish_reason"), "tool_calls");
+  EXPECT_EQ(required.at("message").at("content"), "");
+  EXPECT_EQ(required.at("message").at("tool_calls").at(0).at("function").at("arguments"), R"({"a": 1})");
+  say({R"({"a": 1})"});
+  const json::object named = first_choice(R"(,"tool_choice":{"type":"function","function":{"name":"f"}})");
+  EXPECT_EQ(named.at("finish_reason"), "stop");
+  EXPECT_EQ(named.at("message").at("content"), "");
+  EXPECT_EQ(named.at("message").at("tool_calls").at(0).at("function").at("arguments"), R"({"a": 1})");
+  say({R"([{"name": "f", "param)"}, FinishReason::kLength);
+  const json::object cut = first_choice(",\"tool_choice\":\"required\"");
+  EXPECT_EQ(cut.at("finish_reason"), "length");
+  EXPECT_TRUE(cut.at("message").at("tool_calls").as_array().empty());
+}
+
 }  // namespace
 }  // namespace tandem::api

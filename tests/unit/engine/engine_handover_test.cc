@@ -147,8 +147,10 @@ TEST_P(HandoverTest, DecoderContinuesFromTheFetchedBlocks) {
   expect_right(collector, prompt(22));
   EXPECT_EQ(d_.transfer->num_tokens_fetched(), 21);
   EXPECT_GT(collector.last().times.transfer, 0.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"received\"}"), 21.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"computed\"}"), 1.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"external_kv_transfer\"}"), 21.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"local_compute\"}"), 1.0);
+  EXPECT_EQ(decoder_metric("vllm:external_prefix_cache_queries_total"), 22.0);
+  EXPECT_EQ(decoder_metric("vllm:external_prefix_cache_hits_total"), 21.0);
   EXPECT_EQ(decoder_metric("tandem:kv_fetch_seconds_count"), 1.0);
   expect_balanced();
 }
@@ -195,6 +197,29 @@ TEST_P(HandoverTest, PartsAddUpToTheTimeToFirstToken) {
   EXPECT_GT(local.last().times.prefill, 0.0);
   EXPECT_EQ(local.last().times.first_step + local.last().times.lease_wait + local.last().times.transfer, 0.0);
   EXPECT_EQ(decoder_metric("tandem:request_prefill_seconds_count"), 1.0);
+  expect_balanced();
+}
+
+TEST_P(HandoverTest, ASlowTransferMovesNoOtherHistogram) {
+  start();
+  const transfer::Handover handover = hand_over(prompt(22));
+  d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
+  Collector collector;
+  ASSERT_TRUE(decode(collector, prompt(22), handover));
+  ASSERT_TRUE(eventually([this] { return d_.transfer->num_pending() == 1; }));
+  EXPECT_TRUE(
+      eventually([this] { return decoder_metric("vllm:num_requests_waiting_by_reason{reason=\"deferred\"}") == 1.0; }));
+  EXPECT_EQ(decoder_metric("vllm:num_requests_waiting_by_reason{reason=\"capacity\"}"), 0.0);
+  EXPECT_EQ(decoder_metric("vllm:num_requests_waiting"), 1.0);
+  const auto began = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the transfer takes this long
+  d_.transfer->complete_one();
+  collector.last();
+  const double slow = seconds(std::chrono::steady_clock::now() - began);
+  EXPECT_GE(decoder_metric("tandem:request_transfer_seconds_sum"), 0.2);
+  EXPECT_GE(decoder_metric("vllm:time_to_first_token_seconds_sum"), 0.2);
+  for (const std::string part : {"queue_time", "prefill_time", "decode_time"})
+    EXPECT_LE(decoder_metric("vllm:request_" + part + "_seconds_sum"), std::max(0.1, slow - 0.2)) << part;
   expect_balanced();
 }
 
@@ -314,8 +339,8 @@ TEST_P(HandoverTest, FailedFetchIsRecomputedByPolicy) {
   ASSERT_TRUE(decode(collector, prompt(22), handover));
   expect_right(collector, prompt(22));
   EXPECT_EQ(decoder_metric("tandem:kv_load_recomputes_total"), 1.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"received\"}"), 0.0);
-  EXPECT_EQ(decoder_metric("tandem:prompt_tokens_by_source_total{source=\"computed\"}"), 22.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"external_kv_transfer\"}"), 0.0);
+  EXPECT_EQ(decoder_metric("vllm:prompt_tokens_by_source_total{source=\"local_compute\"}"), 22.0);
   expect_balanced();
 }
 

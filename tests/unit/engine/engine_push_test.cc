@@ -153,8 +153,8 @@ TEST_P(PushTest, TheDecoderContinuesFromWhatWasPushed) {
   run_one(prompt(22));
   EXPECT_EQ(d_.transfer->num_tokens_pushed(), 21);
   EXPECT_GE(p_.transfer->num_published(), 3U) << "22 tokens in steps of 8: at least one call a step and layer";
-  EXPECT_EQ(d_.metric("tandem:prompt_tokens_by_source_total{source=\"received\"}"), 21.0);
-  EXPECT_EQ(d_.metric("tandem:prompt_tokens_by_source_total{source=\"computed\"}"), 1.0);
+  EXPECT_EQ(d_.metric("vllm:prompt_tokens_by_source_total{source=\"external_kv_transfer\"}"), 21.0);
+  EXPECT_EQ(d_.metric("vllm:prompt_tokens_by_source_total{source=\"local_compute\"}"), 1.0);
   expect_balanced();
 }
 

@@ -288,7 +288,7 @@ TEST_P(EngineRanksTest, HandoversGoFromAnyRankToAnyRank) {
   for (std::int32_t i = 0; i < 7; ++i) expect_right(collectors[static_cast<std::size_t>(i)], prompt(21, i));
   double received = 0.0;
   for (std::int32_t rank = 0; rank < 4; ++rank) {
-    const double here = decoder.metric("tandem:prompt_tokens_by_source_total{source=\"received\"}", rank);
+    const double here = decoder.metric("vllm:prompt_tokens_by_source_total{source=\"external_kv_transfer\"}", rank);
     EXPECT_GT(here, 0.0) << rank;
     received += here;
   }

@@ -2,56 +2,26 @@
 // The HTTP server over TLS: with a client that speaks it, clients that do not, and files that are none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/write.hpp>
-#include <fstream>
 
+#include "net/http_client.h"
 #include "net/http_server.h"
 #include "net/tls.h"
+#include "support/certificates.h"
 #include "support/net_support.h"
 
 namespace tandem::net {
 namespace {
 
 namespace asio = boost::asio;
+using test::make_certificate;
+using test::Pem;
 using ::testing::HasSubstr;
-
-struct Pem {
-  std::string certificate, key;  ///< files
-};
-
-/// A certificate that signs itself, valid for an hour.
-Pem make_certificate(const std::string& name) {
-  EVP_PKEY* key = EVP_RSA_gen(2048U);
-  X509* certificate = X509_new();
-  X509_set_version(certificate, 2);
-  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
-  X509_gmtime_adj(X509_getm_notBefore(certificate), -60);
-  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
-  X509_set_pubkey(certificate, key);
-  X509_NAME* subject = X509_get_subject_name(certificate);
-  X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("localhost"), -1, -1,
-                             0);
-  X509_set_issuer_name(certificate, subject);
-  X509_sign(certificate, key, EVP_sha256());
-  const Pem pem{testing::TempDir() + name + ".crt", testing::TempDir() + name + ".key"};
-  FILE* file = std::fopen(pem.certificate.c_str(), "w");
-  PEM_write_X509(file, certificate);
-  std::fclose(file);
-  file = std::fopen(pem.key.c_str(), "w");
-  PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr);
-  std::fclose(file);
-  X509_free(certificate);
-  EVP_PKEY_free(key);
-  return pem;
-}
 
 class TlsServerTest : public ::testing::Test {
  protected:
@@ -117,6 +87,10 @@ TEST_F(TlsServerTest, ClientsThatDoNotSpeakItAreClosedAndOthersGoOn) {
   ASSERT_TRUE(start({server_pem_.certificate, server_pem_.key, "", false}));
   test::RawClient plain(port_);
   plain.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string told = plain.read_response();
+  EXPECT_EQ(test::status_of(told), 400);
+  EXPECT_THAT(told, HasSubstr("this port speaks TLS"));
+  plain.close();
   const test::RawClient silent(port_);
   EXPECT_EQ(test::body_of(post("hello")), "hello");
   EXPECT_TRUE(test::eventually([this] { return server_->num_connections() == 0; }));
@@ -131,12 +105,72 @@ TEST_F(TlsServerTest, AsksClientsForCertificates) {
   EXPECT_THAT(post("hello", &stranger), ::testing::Not(HasSubstr("200 OK")));
 }
 
+/// Our own client, as the proxy uses it.
+class TlsClientTest : public TlsServerTest {
+ protected:
+  /// The body of one answer, or the error.
+  std::string ask(const TlsClientFiles& files, const std::string& host = "127.0.0.1") {
+    const auto context = make_tls_client_context(files);
+    if (!context) return context.error().message();
+    Endpoint endpoint(host, port_);
+    endpoint.tls = true;
+    const auto client =
+        io_.call([&] { return HttpClient::create(io_.executor(), endpoint, ClientLimits(), *context); });
+    std::string answer;
+    for (int i = 0; i < 2; ++i) answer = io_.run(ask_once(client));  // the second on the kept connection
+    return answer;
+  }
+  static Task<std::string> ask_once(std::shared_ptr<HttpClient> client) {
+    ClientRequest request("POST", "/echo");
+    request.body = std::string(100'000, 'y');
+    ClientTimeouts timeouts;
+    timeouts.connect = timeouts.head = timeouts.idle = std::chrono::seconds(2);
+    auto answer = co_await client->send(std::move(request), timeouts, Cancel());
+    if (!answer) co_return answer.error().message();
+    auto body = co_await (*answer)->read_all(1U << 20);
+    if (!body) co_return body.error().message();
+    co_return std::move(*body);
+  }
+};
+
+TEST_F(TlsClientTest, TakesServersWhoseCertificateIsForTheHostAndSignedByTheCa) {
+  ASSERT_TRUE(start({server_pem_.certificate, server_pem_.key, "", false}));
+  EXPECT_EQ(ask({server_pem_.certificate, "", ""}), std::string(100'000, 'y'));
+  EXPECT_EQ(ask({server_pem_.certificate, "", ""}, "localhost"), std::string(100'000, 'y'));
+  EXPECT_THAT(ask({make_certificate("another-ca").certificate, "", ""}), HasSubstr("no TLS connection"));
+  EXPECT_THAT(ask({"", "", ""}), HasSubstr("no TLS connection"));
+  EXPECT_THAT(ask({"/nowhere.pem", "", ""}), HasSubstr("/nowhere.pem"));
+}
+
+TEST_F(TlsClientTest, RefusesACertificateForAnotherHost) {
+  const Pem elsewhere = make_certificate("elsewhere", "DNS:elsewhere,IP:127.0.0.2");
+  ASSERT_TRUE(start({elsewhere.certificate, elsewhere.key, "", false}));
+  EXPECT_THAT(ask({elsewhere.certificate, "", ""}), HasSubstr("no TLS connection"));
+  EXPECT_THAT(ask({elsewhere.certificate, "", ""}, "localhost"), HasSubstr("no TLS connection"));
+}
+
+TEST_F(TlsClientTest, ShowsItsOwnCertificate) {
+  const Pem client = make_certificate("client");
+  ASSERT_TRUE(start({server_pem_.certificate, server_pem_.key, client.certificate, true}));
+  EXPECT_EQ(ask({server_pem_.certificate, client.certificate, client.key}), std::string(100'000, 'y'));
+  EXPECT_NE(ask({server_pem_.certificate, "", ""}), std::string(100'000, 'y'));
+}
+
+TEST_F(TlsClientTest, APlainServerIsToldFromOneThatSpeaksTls) {
+  const test::ScriptedPeer plain({{"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"},
+                                  {"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"}});
+  port_ = plain.port();
+  EXPECT_THAT(ask({server_pem_.certificate, "", ""}), HasSubstr("shaking hands by TLS"));
+}
+
 TEST_F(TlsServerTest, NamesTheFileThatIsWrong) {
   const Pem other = make_certificate("other");
   EXPECT_THAT(start({"/nowhere.crt", server_pem_.key, "", false}).error().message(), HasSubstr("/nowhere.crt"));
   EXPECT_THAT(start({server_pem_.certificate, server_pem_.certificate, "", false}).error().message(),
               HasSubstr("TLS key"));
   EXPECT_THAT(start({server_pem_.certificate, other.key, "", false}).error().message(), HasSubstr("mismatch"));
+  EXPECT_THAT(start({server_pem_.certificate, server_pem_.key, "", false, "NONSENSE"}).error().message(),
+              HasSubstr("TLS ciphers 'NONSENSE'"));
 }
 
 }  // namespace

@@ -25,6 +25,10 @@ TEST(HttpUrlTest, HostPortAndTarget) {
   check("http://h:1/a@b", "h", 1, "/a@b");
   check("http://[::1]:65535/x", "::1", 65535, "/x");
   check("http://[fe80::1]", "fe80::1", 80, "/");
+  check("https://h/x", "h", 443, "/x");
+  check("https://h:8443", "h", 8443, "/");
+  EXPECT_TRUE(parse_http_url("https://h")->endpoint.tls);
+  EXPECT_FALSE(parse_http_url("http://h")->endpoint.tls);
 }
 
 TEST(HttpUrlTest, Refused) {
@@ -33,7 +37,7 @@ TEST(HttpUrlTest, Refused) {
     return url ? "accepted: " + text : url.error().message();
   };
   EXPECT_THAT(why(""), HasSubstr("scheme is not http"));
-  EXPECT_THAT(why("https://h/"), HasSubstr("scheme is not http"));
+  EXPECT_THAT(why("httpss://h/"), HasSubstr("scheme is not http"));
   EXPECT_THAT(why("file:///etc/passwd"), HasSubstr("scheme is not http"));
   EXPECT_THAT(why("http://"), HasSubstr("names no host"));
   EXPECT_THAT(why("http:///x"), HasSubstr("names no host"));

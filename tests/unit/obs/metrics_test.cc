@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <limits>
 #include <thread>
 
 #include "obs/exposition.h"
+#include "obs/process_metrics.h"
 
 namespace tandem::obs {
 namespace {
@@ -111,13 +114,76 @@ TEST(Metrics, NumbersAreWrittenAsThePythonClientWritesThem) {
   EXPECT_EQ(format_number(std::numeric_limits<double>::quiet_NaN()), "NaN");
 }
 
-TEST(Metrics, ProcessStartTimeIsNowAndUnlabelled) {
+TEST(Metrics, SummariesHaveCountAndSum) {
+  Registry registry;
+  auto summary = registry.summary("size_bytes", "S.", {{"handler", "/x"}});
+  summary.observe(2);
+  summary.observe(0.5);
+  EXPECT_EQ(registry.expose(),
+            "# HELP size_bytes S.\n# TYPE size_bytes summary\nsize_bytes_count{handler=\"/x\"} 2.0\n"
+            "size_bytes_sum{handler=\"/x\"} 2.5\n");
+}
+
+TEST(Metrics, OpenMetricsNamesCounterFamiliesWithoutTotalAndEndsWithEof) {
   Registry registry(Labels{{"engine", "0"}});
-  add_process_start_time(registry);
-  const std::string text = registry.expose();
-  EXPECT_THAT(text, HasSubstr("\nprocess_start_time_seconds 1."));
-  EXPECT_THAT(text, HasSubstr("e+09\n"));
-  EXPECT_THAT(text, Not(HasSubstr("engine")));
+  registry.counter("vllm:prompt_tokens_total", "\"Tokens\".").add(2);
+  registry.histogram("vllm:iteration_tokens_total", "H.", {8});
+  registry.gauge("g", "G.");
+  EXPECT_EQ(registry.expose(Format::kOpenMetrics),
+            "# HELP g G.\n# TYPE g gauge\ng{engine=\"0\"} 0.0\n"
+            "# HELP vllm:iteration_tokens_total H.\n# TYPE vllm:iteration_tokens_total histogram\n"
+            "vllm:iteration_tokens_total_bucket{engine=\"0\",le=\"8.0\"} 0.0\n"
+            "vllm:iteration_tokens_total_bucket{engine=\"0\",le=\"+Inf\"} 0.0\n"
+            "vllm:iteration_tokens_total_count{engine=\"0\"} 0.0\n"
+            "vllm:iteration_tokens_total_sum{engine=\"0\"} 0.0\n"
+            "# HELP vllm:prompt_tokens \\\"Tokens\\\".\n# TYPE vllm:prompt_tokens counter\n"
+            "vllm:prompt_tokens_total{engine=\"0\"} 2.0\n"
+            "# EOF\n");
+}
+
+TEST(Metrics, TheFormatIsWhatTheClientAccepts) {
+  EXPECT_EQ(format_for(""), Format::kText);
+  EXPECT_EQ(format_for("text/plain;version=0.0.4;q=1,*/*;q=0.1"), Format::kText);
+  EXPECT_EQ(format_for("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"),
+            Format::kOpenMetrics);
+  EXPECT_EQ(content_type(Format::kText), "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_EQ(content_type(Format::kOpenMetrics), "application/openmetrics-text; version=1.0.0; charset=utf-8");
+}
+
+TEST(Metrics, AHiddenPrefixIsCountedButNotExposed) {
+  Registry registry({}, "vllm:");
+  auto hidden = registry.counter("vllm:n_total", "N.");
+  hidden.add();
+  registry.counter("tandem:n_total", "N.");
+  EXPECT_EQ(hidden.value(), 1.0);
+  EXPECT_EQ(registry.expose(), "# HELP tandem:n_total N.\n# TYPE tandem:n_total counter\ntandem:n_total 0.0\n");
+  const std::vector<std::string> others{"# HELP vllm:n_total N.\n# TYPE vllm:n_total counter\nvllm:n_total 5.0\n"};
+  EXPECT_THAT(registry.expose(Format::kText, others), Not(HasSubstr("vllm:")));
+}
+
+double value_of(const std::string& text, const std::string& name) {
+  const std::size_t at = text.find("\n" + name + " ");
+  EXPECT_NE(at, std::string::npos) << name;
+  return at == std::string::npos ? -1.0 : std::stod(text.substr(at + name.size() + 2));
+}
+
+TEST(Metrics, TheProcessIsReadAnewForEachExposition) {
+  Registry registry(Labels{{"engine", "0"}});
+  add_process_metrics(registry);
+  const std::string before = registry.expose();
+  EXPECT_THAT(before, Not(HasSubstr("engine"))) << "no common labels";
+  const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  EXPECT_NEAR(value_of(before, "process_start_time_seconds"), now, 600.0);
+  EXPECT_GT(value_of(before, "process_virtual_memory_bytes"), value_of(before, "process_resident_memory_bytes"));
+  EXPECT_GT(value_of(before, "process_resident_memory_bytes"), 1e6);
+  EXPECT_GE(value_of(before, "process_max_fds"), value_of(before, "process_open_fds"));
+  std::FILE* file = std::fopen("/dev/null", "r");
+  ASSERT_NE(file, nullptr);
+  const std::string after = registry.expose();
+  std::fclose(file);
+  EXPECT_EQ(value_of(after, "process_open_fds"), value_of(before, "process_open_fds") + 1);
+  EXPECT_GE(value_of(after, "process_cpu_seconds_total"), value_of(before, "process_cpu_seconds_total"));
+  EXPECT_EQ(value_of(after, "process_start_time_seconds"), value_of(before, "process_start_time_seconds"));
 }
 
 TEST(Metrics, HandlesWorkFromManyThreads) {

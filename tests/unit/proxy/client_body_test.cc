@@ -7,9 +7,12 @@
 namespace tandem::proxy {
 namespace {
 
-constexpr std::string_view kParams =
-    R"("kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
-    R"("remote_block_ids":null,"remote_host":null,"remote_port":null,"aborted_request":[]})";
+/// `client`: what it sent of the members that a prefiller gets otherwise.
+std::string params_with(const std::string& client) {
+  return R"("kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
+         R"("remote_block_ids":null,"remote_host":null,"remote_port":null,"aborted_request":[],"tandem_client":)" +
+         client + "}";
+}
 
 std::string prefill_of(std::string_view text) {
   auto body = ClientBody::parse(text);
@@ -18,14 +21,26 @@ std::string prefill_of(std::string_view text) {
 
 TEST(ClientBodyTest, PrefillGetsOneTokenWhateverTheClientAsked) {
   EXPECT_EQ(prefill_of(R"({"prompt":"x"})"),
-            R"({"prompt":"x","stream":false,"max_tokens":1,"min_tokens":1,)" + std::string(kParams) + "}");
+            R"({"prompt":"x","stream":false,"max_tokens":1,"min_tokens":1,)" + params_with("{}") + "}");
   EXPECT_EQ(
       prefill_of(
           R"({"model":"m","max_tokens":500,"min_tokens":100,"max_completion_tokens":200,"n":4,"stream":true,"stream_options":{"include_usage":true},"seed":9223372036854775807})"),
       R"({"model":"m","max_tokens":1,"min_tokens":1,"max_completion_tokens":1,"n":1,"stream":false,"seed":9223372036854775807,)" +
-          std::string(kParams) + "}");
+          params_with(
+              R"({"stream":true,"stream_options":{"include_usage":true},"max_tokens":500,"max_completion_tokens":200,"min_tokens":100,"n":4})") +
+          "}");
   EXPECT_EQ(prefill_of(R"({"max_tokens":null,"max_completion_tokens":null})"),
-            R"({"max_tokens":1,"max_completion_tokens":1,"stream":false,"min_tokens":1,)" + std::string(kParams) + "}");
+            R"({"max_tokens":1,"max_completion_tokens":1,"stream":false,"min_tokens":1,)" +
+                params_with(R"({"max_tokens":null,"max_completion_tokens":null})") + "}");
+}
+
+TEST(ClientBodyTest, RequestIdsThatCanBeHeaders) {
+  const auto id_of = [](std::string_view text) { return ClientBody::parse(text)->request_id(); };
+  EXPECT_EQ(id_of(R"({"request_id":"mine \u00e9"})"), "mine é");
+  EXPECT_EQ(id_of(R"({"prompt":"x"})"), "");
+  EXPECT_EQ(id_of(R"({"request_id":7})"), "");
+  EXPECT_EQ(id_of(R"({"request_id":"a\r\nx-evil: 1"})"), "");
+  EXPECT_EQ(id_of("{\"request_id\":\"" + std::string(5000, 'x') + "\"}"), "");
 }
 
 TEST(ClientBodyTest, DecodeGetsWhatTheClientSentAndThePrefillersParams) {

@@ -13,6 +13,7 @@ TEST(ForwardingTest, HeadersThatPassAndHeadersThatDoNot) {
   net::Headers client;
   client.add("Host", "proxy");
   client.add("Content-Length", "12");
+  client.add("Content-Type", "text/plain");
   client.add("Connection", "keep-alive, X-Private");
   client.add("X-Private", "1");
   client.add("Transfer-Encoding", "chunked");
@@ -21,16 +22,22 @@ TEST(ForwardingTest, HeadersThatPassAndHeadersThatDoNot) {
   client.add("X-Request-Id", "client's");
   client.add("X-Tandem-Timing", "1");
   client.add("traceparent", "00-1-2-01");
-  const auto sent = backend_headers(client, "id-7", "secret");
+  config::ProxyConfig config;
+  config.fallback_api_key = "secret";
+  const auto sent = backend_headers(client, "id-7", config);
   std::set<std::string> names;
   for (const auto& [name, value] : sent.fields()) names.insert(name);
   EXPECT_EQ(names,
-            (std::set<std::string>{"X-Tandem-Timing", "traceparent", "authorization", "content-type", "x-request-id"}));
+            (std::set<std::string>{"X-Tandem-Timing", "traceparent", "authorization", "Content-Type", "x-request-id"}));
+  EXPECT_EQ(sent.find("content-type"), "text/plain") << "an instance says whether it takes that";
   EXPECT_EQ(sent.find("authorization"), "Bearer secret");
   EXPECT_EQ(sent.find("x-request-id"), "id-7");
   client.add("Authorization", "Bearer own");
-  EXPECT_EQ(backend_headers(client, "id", "secret").find("authorization"), "Bearer own");
-  EXPECT_FALSE(backend_headers(net::Headers(), "id", "").find("authorization"));
+  EXPECT_EQ(backend_headers(client, "id", config).find("authorization"), "Bearer own");
+  EXPECT_FALSE(backend_headers(net::Headers(), "id", config::ProxyConfig()).find("authorization"));
+  config.instance_api_key = "instances'";
+  EXPECT_EQ(backend_headers(client, "id", config).find("authorization"), "Bearer instances'");
+  EXPECT_EQ(backend_headers(net::Headers(), "id", config).find("authorization"), "Bearer instances'");
 }
 
 TEST(ForwardingTest, UuidsAreOfVersion4AndDiffer) {

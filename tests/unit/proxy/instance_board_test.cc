@@ -63,6 +63,20 @@ TEST_F(InstanceBoardTest, ARequestTriesEveryInstanceBeforeOneTwice) {
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 0, 1}));
 }
 
+TEST_F(InstanceBoardTest, WhatFailedARequestOnceDoesNotGetItAgain) {
+  Tried tried;
+  const auto first = board_.choose(Role::kPrefill, std::nullopt, tried, clock_.now());
+  tried.spend(*first);
+  for (int i = 0; i < 3; ++i) {
+    const auto next = board_.choose(Role::kPrefill, std::nullopt, tried, clock_.now());
+    ASSERT_TRUE(next);
+    EXPECT_NE(next, first);
+  }
+  tried.spend(*board_.of(Role::kPrefill)[1]);
+  EXPECT_FALSE(board_.choose(Role::kPrefill, std::nullopt, tried, clock_.now()));
+  EXPECT_EQ(pick(Role::kPrefill), 0U) << "other requests may ask them";
+}
+
 TEST_F(InstanceBoardTest, FailedInstancesAreAvoidedForAWhile) {
   auto& p0 = *board_.of(Role::kPrefill)[0];
   InstanceBoard::failed(p0, clock_.now());

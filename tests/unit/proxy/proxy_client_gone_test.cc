@@ -107,45 +107,5 @@ TEST_F(ProxyClientGoneTest, AHundredCancelledStreams) {
   EXPECT_EQ(test::status_of(ask(kPlainBody)), 200);
 }
 
-TEST_F(ProxyClientGoneTest, RandomMixOfSuccessCancelRetryAndFailure) {
-  auto slow_stream = test::event_stream(kEvents);
-  slow_stream.gap = 1ms;
-  auto broken = slow_stream;
-  broken.end = End::kBreak;
-  auto silent = test::hang();
-  silent.end = End::kBreak;
-  const std::vector<test::Behaviour> prefill_ways = {test::json_answer(kPrefillAnswer), test::json_answer("{}"),
-                                                     test::error_answer(500, ""),       test::error_answer(400, "{}"),
-                                                     test::error_answer(503, "{}"),     silent};
-  const std::vector<test::Behaviour> decode_ways = {
-      slow_stream, slow_stream, broken, silent, test::error_answer(500, ""), test::error_answer(404, "{}")};
-  start();
-  std::atomic<int> answered{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937 random(static_cast<unsigned>(t));
-      for (int i = 0; i < 100; ++i) {
-        p(random() % 2).then(prefill_ways[random() % prefill_ways.size()]);
-        d(random() % 2).then(decode_ways[random() % decode_ways.size()]);
-        test::RawClient client(port_);
-        client.send(test::post_text("/v1/completions", kStreamBody, "Connection: close\r\n"));
-        if (random() % 4 == 0) {
-          std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
-          continue;
-        }
-        const auto response = client.read_all();
-        const int status = test::status_of(response);
-        EXPECT_TRUE(status == 200 || status >= 400) << response;
-        EXPECT_FALSE(test::body_of(response).empty()) << response;
-        ++answered;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  EXPECT_GT(answered, 200);
-  EXPECT_TRUE(all_scores_zero());
-}
-
 }  // namespace
 }  // namespace tandem::proxy

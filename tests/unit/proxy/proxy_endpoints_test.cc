@@ -41,6 +41,30 @@ TEST_F(ProxyEndpointsTest, HealthNeedsAPrefillerAndADecoder) {
   EXPECT_EQ(status_of(get("/healthcheck")), 200) << "that one is static";
 }
 
+TEST_F(ProxyEndpointsTest, HealthNeedsTwoThatCanServeTogether) {
+  config_.connector = config::ProxyConnector::kAuto;
+  p(0).set_connector("MooncakeConnectorV1");
+  d(0).set_connector("MooncakeLayerwiseConnector");
+  start_one_each();
+  EXPECT_TRUE(test::eventually([this] { return status_of(get("/health")) == 503; }));
+  EXPECT_NE(get("/ping").find("no prefiller has the connector of a decoder"), std::string::npos);
+  proxy_.reset();
+  d(0).set_connector("MooncakeConnectorV1");
+  start();
+  EXPECT_EQ(status_of(get("/health")), 200);
+  EXPECT_EQ(status_of(get("/ping")), 200);
+}
+
+TEST_F(ProxyEndpointsTest, LoadCountsWhatRuns) {
+  p().set_usual(test::hang());
+  start_one_each();
+  EXPECT_EQ(body_of(get("/load")), R"({"server_load":0})");
+  test::RawClient client(port_);
+  client.send(test::post_text("/v1/completions", kStreamBody));
+  ASSERT_TRUE(test::eventually([this] { return p().num_active() == 1; }));
+  EXPECT_EQ(body_of(get("/load")), R"({"server_load":1})");
+}
+
 TEST_F(ProxyEndpointsTest, ResetPrefixCacheGoesToAll) {
   start();
   EXPECT_EQ(status_of(ask("", "/reset_prefix_cache?reset_running_requests=true")), 200);
@@ -64,6 +88,23 @@ TEST_F(ProxyEndpointsTest, TokenizeAsksAnyInstance) {
   EXPECT_EQ(body_of(ask(R"({"prompt":"x"})", "/tokenize")), "{\"from\":\"" + d(0).name() + "\"}");
   EXPECT_EQ(status_of(ask(R"({"tokens":[1]})", "/detokenize")), 200);
   EXPECT_EQ(d(0).others().at(0).body, R"({"prompt":"x"})");
+}
+
+TEST_F(ProxyEndpointsTest, WithoutAnyInstanceEverythingIsStillAnswered) {
+  use({p(0).port()}, {d(0).port()});
+  start();
+  const auto remove = [this](const char* role, const std::string& name) {
+    return status_of(
+        ask(R"({"type":")" + std::string(role) + R"(","instances":[")" + name + "\"]}", "/instances/remove"));
+  };
+  EXPECT_EQ(remove("prefill", p(0).name()), 200);
+  EXPECT_EQ(remove("decode", d(0).name()), 200);
+  for (const char* path : {"/v1/models", "/health"}) EXPECT_EQ(status_of(get(path)), 503) << path;
+  EXPECT_EQ(status_of(ask("{}", "/tokenize")), 503);
+  const auto response = ask(kPlainBody);
+  EXPECT_EQ(status_of(response), 503);
+  EXPECT_NE(body_of(response).find("no decoder is configured"), std::string::npos) << response;
+  EXPECT_EQ(status_of(ask("", "/reset_prefix_cache")), 200);
 }
 
 TEST_F(ProxyEndpointsTest, MetricsVersionAndUnknownPaths) {

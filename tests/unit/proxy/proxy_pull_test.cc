@@ -7,6 +7,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::body_of;
+using test::eventually;
 using test::head_of;
 using test::status_of;
 
@@ -165,13 +166,23 @@ TEST_F(ProxyTest, ManyRequestsOverKeptConnections) {
 
 TEST_F(ProxyTest, StopLetsRunningStreamsFinish) {
   auto slow = test::event_stream(kEvents);
-  slow.gap = 200ms;
+  slow.gap = 500ms;
   d().set_usual(slow);
   start_one_each();
   test::RawClient client(port_);
   client.send(test::post_text("/v1/completions", kStreamBody));
   client.read_until("Par");
+  test::RawClient kept(port_);
   std::thread stopping([this] { proxy_->stop(5s); });
+  // Not ready first; new requests are refused in so many words, not by a connection that breaks.
+  EXPECT_TRUE(eventually([this] { return status_of(get("/health")) == 503; }));
+  const auto refused = ask(kPlainBody);
+  EXPECT_EQ(status_of(refused), 503) << refused;
+  EXPECT_NE(body_of(refused).find("the proxy is stopping"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("retry-after: "), std::string::npos);
+  kept.send(test::post_text("/v1/completions", kPlainBody));
+  EXPECT_EQ(status_of(kept.read_response()), 503) << "on a kept connection too";
+  EXPECT_EQ(p().requests().size(), 1U);
   const auto rest = client.read_all();
   EXPECT_NE(rest.find("[DONE]"), std::string::npos);
   stopping.join();

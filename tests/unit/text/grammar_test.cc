@@ -63,23 +63,23 @@ TEST_F(GrammarTest, LetsThroughWhatMatches) {
   EXPECT_FALSE(matches(GrammarKind::kJsonSchema, schema, R"({"b": "y"})"));
   EXPECT_FALSE(matches(GrammarKind::kJsonSchema, schema, R"({"a": 1.5})"));
   EXPECT_TRUE(matches(GrammarKind::kJsonSchema, R"({"type":"object"})", R"({"any": [1, null, {"x": "é"}]})"));
-  EXPECT_TRUE(matches(GrammarKind::kLark, "start: \"a\" num\nnum: /[0-9]+/", "a12"));
+  EXPECT_TRUE(matches(GrammarKind::kGrammar, "start: \"a\" num\nnum: /[0-9]+/", "a12"));
 }
 
 TEST_F(GrammarTest, ReadsGbnf) {
   const char* gbnf = "root ::= \"SELECT \" col-name (\", \" col-name)* # columns\ncol-name ::= [a-z_/]+\n";
-  EXPECT_TRUE(matches(GrammarKind::kLark, gbnf, "SELECT a_b, c"));
-  EXPECT_FALSE(matches(GrammarKind::kLark, gbnf, "SELECT A"));
-  EXPECT_THAT(error_of(GrammarKind::kLark, "rule ::= \"a\""), HasSubstr("root"));
-  EXPECT_THAT(error_of(GrammarKind::kLark, "root ::= \"a"), HasSubstr("not closed"));
+  EXPECT_TRUE(matches(GrammarKind::kGrammar, gbnf, "SELECT a_b, c"));
+  EXPECT_FALSE(matches(GrammarKind::kGrammar, gbnf, "SELECT A"));
+  EXPECT_THAT(error_of(GrammarKind::kGrammar, "rule ::= \"a\""), HasSubstr("root"));
+  EXPECT_THAT(error_of(GrammarKind::kGrammar, "root ::= \"a"), HasSubstr("not closed"));
 }
 
 TEST_F(GrammarTest, SaysWhatIsNoGrammar) {
   EXPECT_NE(error_of(GrammarKind::kRegex, "[a-"), "");
   EXPECT_THAT(error_of(GrammarKind::kJsonSchema, R"({"type":"thing"})"), HasSubstr("thing"));
   EXPECT_NE(error_of(GrammarKind::kJsonSchema, "not JSON"), "");
-  EXPECT_NE(error_of(GrammarKind::kLark, "start: nothing_there"), "");
-  EXPECT_NE(error_of(GrammarKind::kLark, ""), "");
+  EXPECT_NE(error_of(GrammarKind::kGrammar, "start: nothing_there"), "");
+  EXPECT_NE(error_of(GrammarKind::kGrammar, ""), "");
 }
 
 TEST_F(GrammarTest, AMatcherSaysWhenItIsOver) {

@@ -49,7 +49,7 @@ impl Vocabulary {
         Ok(Vocabulary { factory, size: words.len() })
     }
 
-    /// `kind`: json_schema, lark (also in GBNF), regex or choice (a JSON array of strings).
+    /// `kind`: json_schema, lark, grammar (Lark or GBNF), regex or choice (a JSON array of strings).
     pub fn compile(&self, kind: &str, source: &str) -> Outcome<GrammarMatcher> {
         let invalid = |error: &dyn std::fmt::Display| Failure::Invalid(error.to_string());
         let grammar = match kind {
@@ -58,8 +58,8 @@ impl Vocabulary {
             }
             "regex" => TopLevelGrammar::from_regex(source),
             "choice" => TopLevelGrammar::from_lark(choice_of(source)?),
-            "lark" if gbnf::is_gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source)?),
-            "lark" => TopLevelGrammar::from_lark(source.to_owned()),
+            "grammar" if gbnf::is_gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source)?),
+            "lark" | "grammar" => TopLevelGrammar::from_lark(source.to_owned()),
             _ => return Err(Failure::Internal(format!("unknown kind of grammar {kind:?}"))),
         };
         let matcher = Matcher::new(self.factory.create_parser(grammar));

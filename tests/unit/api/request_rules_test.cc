@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields that change nothing, rules between fields, structural tags as grammars, and what prefillers are told of a
+// client's request.
+#include <boost/json.hpp>
+
+#include "request_fixture.h"
+
+namespace tandem::api {
+namespace {
+
+namespace json = boost::json;
+using ::testing::Not;
+
+class RulesTest : public RequestTest {
+ protected:
+  RulesTest() {
+    engine_.options_.max_model_len = 2000;
+    config_.trust_request_chat_template = true;
+    rebuild();
+  }
+
+  /// What a chat of these members is rendered to.
+  std::string rendered(const std::string& members) {
+    auto job = prepare_chat(*context_, post("{" + members + "}"));
+    EXPECT_TRUE(job) << job.error().message;
+    return job ? context_->parts.tokenizer->decode(job->prompts[0].ids, false) : "";
+  }
+
+  /// The grammar of a structural tag.
+  std::string grammar(const std::string& format) {
+    const Job job = good(R"("response_format":{"type":"structural_tag",)" + format + "}");
+    EXPECT_TRUE(job.constraint);
+    return job.constraint ? job.constraint->source : "";
+  }
+  void no_grammar(const std::string& format, const std::string& why) {
+    refused(R"("response_format":{"type":"structural_tag",)" + format + "}", why);
+  }
+  /// Whether an output that holds to the structural tag may be `text`.
+  bool matches(const std::string& format, std::string_view text) {
+    const text::GrammarCompiler compiler(std::make_shared<ByteTokenizer>(), ByteTokenizer::kVocabSize,
+                                         ByteTokenizer::kEos);
+    const auto compiled = compiler.compile(text::GrammarKind::kLark, grammar(format));
+    if (!compiled) ADD_FAILURE() << compiled.error().message() << "\n" << grammar(format);
+    if (!compiled) return false;
+    const auto matcher = *(*compiled)->start();
+    for (const char c : text)
+      if (matcher->finished() || !matcher->accept(static_cast<unsigned char>(c))) return false;
+    return matcher->finished() ||
+           (matcher->mask()->at(ByteTokenizer::kEos / 32) >> (ByteTokenizer::kEos % 32) & 1U) != 0;
+  }
+};
+
+TEST_F(RulesTest, IdleMembersHaveATypeAndNoEffect) {
+  good(R"("spaces_between_special_tokens":false,"length_penalty":1.5,"vllm_xargs":{"a":1},"mm_processor_kwargs":{},)"
+       R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","invented":[1],"use_beam_search":false)");
+  refused(R"("spaces_between_special_tokens":"perhaps")", "spaces_between_special_tokens");
+  refused(R"("length_penalty":"long")", "length_penalty");
+  refused(R"("vllm_xargs":5)", "vllm_xargs");
+  refused(R"("mm_processor_kwargs":[])", "mm_processor_kwargs");
+}
+
+TEST_F(RulesTest, TheLastOfTwoMembersWithOneNameCounts) {
+  EXPECT_EQ(good(R"("max_tokens":3,"max_tokens":5)").sampling.max_tokens, 5);
+}
+
+TEST_F(RulesTest, AllLogProbabilitiesNeedTheServersLeave) {
+  config_.max_logprobs = -1;
+  rebuild();
+  EXPECT_EQ(chat(R"("logprobs":true,"top_logprobs":-1)")->sampling.logprobs, ByteTokenizer::kVocabSize);
+  EXPECT_EQ(good(R"("prompt_logprobs":-1)").sampling.prompt_logprobs, ByteTokenizer::kVocabSize);
+  EXPECT_EQ(good(R"("logprobs":200)").sampling.logprobs, 200);
+}
+
+TEST_F(RulesTest, LogProbabilitiesAreGivenWithoutTopOnes) {
+  EXPECT_EQ(chat(R"("logprobs":true,"top_logprobs":null)")->sampling.logprobs, 0);
+}
+
+TEST_F(RulesTest, UsageCanBeForcedIntoStreams) {
+  config_.enable_force_include_usage = true;
+  rebuild();
+  const Job job = good(R"("stream":true)");
+  EXPECT_TRUE(job.include_usage);
+  EXPECT_TRUE(job.continuous_usage);
+}
+
+TEST_F(RulesTest, DocumentsAreObjectsForTheTemplate) {
+  const std::string user = R"("messages":[{"role":"user","content":"hi"}])";
+  EXPECT_EQ(rendered(user + R"(,"documents":[{"text":"d"}],"chat_template":"{{ documents[0].text }}")"), "d");
+  chat_refused(R"("documents":5)", "documents");
+  chat_refused(R"("documents":["d"])", "documents");
+}
+
+TEST_F(RulesTest, ThoughtsOfEarlierTurnsHaveBothNames) {
+  const std::string both =
+      R"("chat_template":"{% for m in messages %}{{ m.reasoning }}|{{ m.reasoning_content }};{% endfor %}")";
+  EXPECT_EQ(rendered(R"("messages":[{"role":"assistant","content":"a","reasoning":"x","reasoning_content":null},)"
+                     R"({"role":"assistant","content":"a","reasoning_content":"y"}],)" +
+                     both),
+            "x|x;y|y;");
+}
+
+TEST_F(RulesTest, ReasoningEffortAndOtherVariablesReachTheTemplate) {
+  const std::string user = R"("messages":[{"role":"any one","content":"hi"}],)";
+  EXPECT_EQ(rendered(user + R"("reasoning_effort":"low","chat_template":"{{ reasoning_effort }}")"), "low");
+  EXPECT_EQ(rendered(user + R"("reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"none","x":[1]},)"
+                            R"("chat_template":"{{ reasoning_effort }}{{ x[0] }}{{ messages[0].role }}")"),
+            "none1any one");
+}
+
+TEST_F(RulesTest, AnEmptyListOfToolsIsNone) {
+  for (const char* choice : {"", R"(,"tool_choice":"auto")", R"(,"tool_choice":null)", R"(,"tool_choice":"none")"}) {
+    const auto job = chat(std::string(R"("tools":[])") + choice);
+    ASSERT_TRUE(job) << choice << job.error().message;
+    EXPECT_EQ(job->message.tools, ToolMode::kNone);
+  }
+  chat_refused(R"("tools":[],"tool_choice":"required")", "`tools` must be set");
+}
+
+TEST_F(RulesTest, WithToolsANullChoiceIsAuto) {
+  config_.enable_auto_tool_choice = true;
+  config_.tool_format = config::ToolFormat::kHermes;
+  rebuild();
+  const auto job = chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":null)");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_EQ(job->message.tools, ToolMode::kAuto);
+  EXPECT_FALSE(job->sampling.skip_special_tokens) << "tags may be special tokens";
+}
+
+TEST_F(RulesTest, StructuresWithTriggers) {
+  const std::string tags = R"("triggers":["<f="],"structures":[{"begin":"<f=a>","schema":{"enum":[1]},"end":"</f>"},)"
+                           R"({"begin":"<f=b>","schema":{"enum":[2]},"end":"</f>"}])";
+  for (const char* text : {"", "free < text", "a<f=a>1</f>b<f=b>2</f>", "<f=b>2</f>::= end"})
+    EXPECT_TRUE(matches(tags, text)) << text;
+  for (const char* text : {"<f=a>2</f>", "<f=c>", "x<f=a>1"}) EXPECT_FALSE(matches(tags, text)) << text;
+  no_grammar(R"("triggers":["<g"],"structures":[{"begin":"<f=a>","end":""}])",
+             "no trigger is the beginning of '<f=a>'");
+  no_grammar(R"("triggers":["<f"],"structures":[])", "'tags' should be a list with something in it");
+  no_grammar(R"("triggers":["<f"],"structures":[{"end":""}])", "'begin' should be a string");
+}
+
+TEST_F(RulesTest, FormatsOfStructuralTags) {
+  const std::string sequence =
+      R"("format":{"type":"sequence","elements":[{"type":"const_string","value":"ok/"},)"
+      R"({"type":"or","elements":[{"type":"regex","pattern":"[0-9]+/x"},{"type":"json_schema","json_schema":{"enum":["é"]}}]},)"
+      R"({"type":"tag","begin":"<t>","content":{"type":"any_text"},"end":"</t>"}]})";
+  EXPECT_TRUE(matches(sequence, "ok/12/x<t>any </ t text</t>"));
+  EXPECT_TRUE(matches(sequence, "ok/\"é\"<t></t>"));
+  EXPECT_FALSE(matches(sequence, "ok/12/x<t>"));
+  EXPECT_FALSE(matches(sequence, "ok/12/x<t></t>more"));
+
+  const std::string tag =
+      R"({"begin":"<c>","content":{"type":"json_schema","json_schema":{"enum":[1,2]}},"end":"</c>"})";
+  const auto triggered = [&tag](const std::string& more) {
+    return R"("format":{"type":"triggered_tags","triggers":["<c"],"tags":[)" + tag + "]" + more + "}";
+  };
+  EXPECT_TRUE(matches(triggered(""), "none at all"));
+  EXPECT_TRUE(matches(triggered(""), "one<c>1</c> and <c>2</c> then"));
+  EXPECT_FALSE(matches(triggered(R"(,"at_least_one":true)"), "none at all"));
+  EXPECT_TRUE(matches(triggered(R"(,"at_least_one":true)"), "a<c>1</c>b"));
+  EXPECT_TRUE(matches(triggered(R"(,"stop_after_first":true)"), "none"));
+  EXPECT_FALSE(matches(triggered(R"(,"stop_after_first":true)"), "a<c>1</c>b"));
+  EXPECT_TRUE(matches(triggered(R"(,"stop_after_first":true,"at_least_one":true)"), "a<c>1</c>"));
+
+  const std::string separated = R"("format":{"type":"tags_with_separator","separator":", ","tags":[)" + tag + "]";
+  EXPECT_TRUE(matches(separated + "}", ""));
+  EXPECT_TRUE(matches(separated + "}", "<c>1</c>, <c>2</c>"));
+  EXPECT_FALSE(matches(separated + R"(,"at_least_one":true})", ""));
+  EXPECT_FALSE(matches(separated + R"(,"stop_after_first":true})", "<c>1</c>, <c>2</c>"));
+
+  const std::string thought =
+      R"("format":{"type":"sequence","elements":[{"type":"tag","begin":"<think>","content":{"type":"any_text"},)"
+      R"("end":"</think>"},{"type":"triggered_tags","triggers":["<c>"],"tags":[)" +
+      tag + "]}]}";
+  EXPECT_TRUE(matches(thought, "<think><c>9 hm</think>so <c>1</c>"));
+  EXPECT_FALSE(matches(thought, "<think>hm</think><c>9"));
+}
+
+TEST_F(RulesTest, FormatsThatAreNone) {
+  no_grammar(R"("format":5)", "a format should be an object");
+  no_grammar(R"("format":{"type":"qwen_xml_parameter"})", "a format of type 'qwen_xml_parameter' is not supported");
+  no_grammar(R"("format":{"type":"sequence","elements":[]})", "'elements' should be a list with something in it");
+  no_grammar(R"("format":{"type":"const_string","value":""})", "should not be empty");
+  no_grammar(R"("format":{"type":"json_schema","json_schema":5})", "should be a JSON schema");
+  no_grammar(R"("format":{"type":"tag","begin":"a","end":"b"})", "a tag should have a 'content'");
+  no_grammar(R"("format":{"type":"sequence","elements":[{"type":"any_text"},{"type":"const_string","value":"x"}]})",
+             "any_text and triggered_tags should come last");
+  refused(R"("structural_tag":"{}")", "expected a 'format', or lists of 'structures' and 'triggers'");
+}
+
+TEST_F(RulesTest, SchemasSetNoOptionsOfTheCompiler) {
+  const std::string own = R"({"enum":[1],"x-guidance":{"whitespace_pattern":"x"}})";
+  EXPECT_THAT(grammar(R"("format":{"type":"json_schema","json_schema":)" + own + "}"), Not(HasSubstr("x-guidance")));
+  EXPECT_THAT(good(R"("guided_json":)" + own).constraint->source, Not(HasSubstr("x-guidance")));
+}
+
+TEST_F(RulesTest, APrefillerRefusesWhatADecoderWould) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kProducer);
+  rebuild();
+  const auto asked = [](const std::string& client) {
+    return R"("stream":false,"max_tokens":1,"min_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"tandem_client":)" +
+           client + "}";
+  };
+  const Job job = good(asked(R"({"stream":true,"stream_options":{"include_usage":true},"max_tokens":500,"n":3})"));
+  EXPECT_TRUE(job.kv.remote_decode) << "the stream is the client's, not the proxy's";
+  EXPECT_FALSE(job.stream || job.include_usage);
+  EXPECT_EQ(job.n, 1);
+  EXPECT_EQ(job.sampling.max_tokens, 1);
+  EXPECT_EQ(job.sampling.min_tokens, 1);
+  EXPECT_EQ(good(asked("{}")).sampling.max_tokens, 1);
+
+  refused(asked(R"({"max_tokens":1999})"), "you requested 1999 output tokens");
+  refused(asked(R"({"max_tokens":0})"), "max_tokens must be at least 1, got 0.");
+  refused(asked(R"({"min_tokens":17})"), "min_tokens must be less than or equal to max_tokens=16, got 17.");
+  refused(asked(R"({"n":2})") + R"(,"temperature":0)", "n must be 1 when using greedy sampling, got 2.");
+  refused(asked(R"({"stream_options":{"include_usage":true}})"), "Stream options can only be defined");
+  config_.kv_transfer.reset();
+  rebuild();
+  EXPECT_EQ(good(asked(R"({"max_tokens":1999})")).sampling.max_tokens, 1) << "no prefiller: as the proxy asks";
+}
+
+}  // namespace
+}  // namespace tandem::api
