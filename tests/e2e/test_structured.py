@@ -54,17 +54,12 @@ class Structured(unittest.TestCase):
     def setUpClass(cls):
         cls.colocated = tandem.serve("colocated", *FLAGS)
         cls.addClassCleanup(cls.colocated.stop)
-        cls.pairs = {}
-        for name, flags in (("pull", {}), ("layerwise", {"transfer": {"kv_connector": "MooncakeLayerwiseConnector"}})):
-            prefill = tandem.serve(f"P-{name}", *FLAGS, role="kv_producer", **flags)
-            cls.addClassCleanup(prefill.stop)
-            decode = tandem.serve(f"D-{name}", *FLAGS, role="kv_consumer", **flags)
-            cls.addClassCleanup(decode.stop)
-            cls.pairs[name] = tandem.proxy([prefill], [decode])
-            cls.pairs[name].behind = (prefill, decode)
-            cls.addClassCleanup(cls.pairs[name].stop)
-        for process in (cls.colocated, *(each for pair in cls.pairs.values() for each in (*pair.behind, pair))):
-            process.wait_ready()
+        pairs = [tandem.Pair(*FLAGS, flow=flow, start=False).start() for flow in tandem.CONNECTORS]
+        for pair in pairs:
+            cls.addClassCleanup(pair.stop)
+        for each in (cls.colocated, *pairs):
+            each.wait_ready()
+        cls.pairs = {pair.flow: pair.proxy for pair in pairs}
 
     def everywhere(self, request):
         """The colocated answer. The same must come whole through pull, and joined from streams direct and through
