@@ -61,10 +61,37 @@ struct Generation::Inbox {
   bool cancelled = false;
 };
 
+namespace {
+
+/// The hand-overs of several requests, which may share one, held until all of them are submitted.
+class HeldHandovers {
+ public:
+  HeldHandovers(engine::Engine& engine, const std::vector<engine::GenerationRequest>& requests) : engine_(engine) {
+    if (requests.size() < 2) return;
+    for (const engine::GenerationRequest& request : requests) {
+      if (!request.remote_prefill) continue;
+      engine_.hold(*request.remote_prefill);
+      held_.push_back(*request.remote_prefill);
+    }
+  }
+  ~HeldHandovers() {
+    for (const transfer::Handover& handover : held_) engine_.drop(handover);
+  }
+  HeldHandovers(const HeldHandovers&) = delete;
+  HeldHandovers& operator=(const HeldHandovers&) = delete;
+
+ private:
+  engine::Engine& engine_;
+  std::vector<transfer::Handover> held_;
+};
+
+}  // namespace
+
 Outcome<std::unique_ptr<Generation>> Generation::start(engine::Engine& engine, asio::any_io_executor executor,
                                                        std::vector<engine::GenerationRequest> requests) {
   auto inbox = std::make_shared<Inbox>(engine, executor, requests.size());
   std::unique_ptr<Generation> generation(new Generation(inbox));
+  const HeldHandovers held(engine, requests);
   for (std::size_t choice = 0; choice < requests.size(); ++choice) {
     // The inbox lives and dies on the executor, with its generation: sinks on the engine's thread only know of it.
     auto sink = [weak = std::weak_ptr<Inbox>(inbox), executor, &engine, choice](engine::Output output) {

@@ -103,6 +103,12 @@ class EngineImpl final : public Engine {
     return refused;
   }
 
+  void hold(const transfer::Handover& handover) override {
+    if (transfer_ != nullptr) transfer_->hold(handover);
+  }
+  void drop(const transfer::Handover& handover) override {
+    if (transfer_ != nullptr) transfer_->drop(handover);
+  }
   void abort(RequestHandle request) override { queue_->push(AbortCommand{request}); }
 
   void release_lease(transfer::LeaseId lease) override {

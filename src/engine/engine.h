@@ -162,6 +162,10 @@ class Engine {
   /// Checks what only the engine knows (length, ids in vocabulary, queue bound), then queues. An error means that the
   /// sink will not be called (and a remote_prefill lease was dropped). Thread-safe.
   virtual Result<RequestHandle> submit(GenerationRequest request, OutputSink sink) = 0;
+  /// Keeps a hand-over alive between requests that share it: hold it before the first one is submitted, drop it after
+  /// the last, or the first may have fetched and ended it before the second comes. Counted, thread-safe, never block.
+  virtual void hold(const transfer::Handover& handover) = 0;
+  virtual void drop(const transfer::Handover& handover) = 0;
   /// Ends a request; its sink gets one last output with kAbort unless it was finished already. Thread-safe.
   virtual void abort(RequestHandle request) = 0;
   /// P: gives up a hand-over that no decoder will fetch. Unknown leases are ignored. Thread-safe.

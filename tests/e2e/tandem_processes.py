@@ -22,6 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
 SMOLLM2 = str(ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
 START_TIMEOUT_S = 120
+JSON = {"Content-Type": "application/json"}
+CONNECTORS = {"pull": "MooncakeConnectorV1", "layerwise": "MooncakeLayerwiseConnector"}
 MOST_RANKS = 8  # an instance has one KV port a rank
 
 _given_ports = set()
@@ -107,25 +109,26 @@ class Process:
     def connection(self, timeout_s=120):
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
 
-    def get(self, path, timeout_s=10):
+    def exchange(self, method, path, body=None, headers=None, timeout_s=120):
+        """Returns (status, headers, raw body). A dict is sent as JSON, text and bytes as they are; no header is added."""
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body).encode()
         connection = self.connection(timeout_s)
         with contextlib.closing(connection):
-            connection.request("GET", path)
+            connection.request(method, path, data, headers or {})
             response = connection.getresponse()
-            return response.status, response.read()
+            return response.status, response.headers, response.read()
+
+    def get(self, path, timeout_s=10):
+        status, _, raw = self.exchange("GET", path, timeout_s=timeout_s)
+        return status, raw
 
     def post(self, path, body, headers=None, timeout_s=120):
-        """Returns (status, parsed JSON or raw text). A dict is sent as JSON, bytes as they are."""
-        data = json.dumps(body).encode() if not isinstance(body, (bytes, str)) else body
-        connection = self.connection(timeout_s)
-        with contextlib.closing(connection):
-            connection.request("POST", path, data, {"Content-Type": "application/json", **(headers or {})})
-            response = connection.getresponse()
-            raw = response.read()
+        """Returns (status, parsed JSON or raw text)."""
+        status, _, raw = self.exchange("POST", path, body, {**JSON, **(headers or {})}, timeout_s)
         try:
-            return response.status, json.loads(raw)
+            return status, json.loads(raw)
         except ValueError:
-            return response.status, raw.decode(errors="replace")
+            return status, raw.decode(errors="replace")
 
     def complete(self, prompt, **fields):
         status, body = self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **fields})
@@ -193,31 +196,64 @@ def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, envir
     return Process(name, arguments, port, environment={"VLLM_HOST_IP": "127.0.0.1", **(environment or {})})
 
 
-def proxy(prefillers, decoders, *flags):
+def proxy(prefillers, decoders, *flags, environment=None):
+    """In front of instances, which need not run yet: their ports will do."""
     port = free_port()
     arguments = ["proxy", "--host", "127.0.0.1", "--port", str(port)]
     for kind, instances in (("prefiller", prefillers), ("decoder", decoders)):
         arguments += [f"--{kind}-hosts", *["127.0.0.1"] * len(instances)]
-        arguments += [f"--{kind}-ports", *[str(instance.port) for instance in instances]]
-    return Process("proxy", [*arguments, *flags], port, health="/healthcheck")
+        arguments += [f"--{kind}-ports", *[str(getattr(instance, "port", instance)) for instance in instances]]
+    return Process("proxy", [*arguments, *flags], port, health="/healthcheck", environment=environment)
 
 
 class Pair:
-    """1P1D and a proxy."""
+    """1P1D and a proxy, of which each can be started again at its ports. start=False: nothing runs yet."""
 
-    def __init__(self, *flags, transport="auto", proxy_flags=(), prefill_flags=(), decode_flags=(), model=SMOLLM2,
-                 connector="MooncakeConnectorV1"):
-        common = [*flags, "--kv-transport", transport]
-        kv = {"kv_connector": connector}
-        self.prefill = serve("P1", *common, *prefill_flags, role="kv_producer", model=model, transfer=kv)
-        self.decode = serve("D1", *common, *decode_flags, role="kv_consumer", model=model, transfer=kv)
-        self.proxy = proxy([self.prefill], [self.decode], *proxy_flags)
+    def __init__(self, *flags, flow="pull", transport="auto", proxy_flags=(), prefill_flags=(), decode_flags=(),
+                 model=SMOLLM2, start=True):
+        common = (*flags, "--kv-transport", transport)
+        self.flow = flow
+        self._sides = {"P1": ("kv_producer", (*common, *prefill_flags)), "D1": ("kv_consumer", (*common, *decode_flags))}
+        self._ports = {name: (free_port(), free_port(MOST_RANKS)) for name in self._sides}
+        self._proxy_flags = proxy_flags
+        self._model = model
+        self.prefill = self.decode = self.proxy = None
+        if start:
+            self.start().wait_ready()
+
+    def _start(self, name):
+        role, flags = self._sides[name]
+        port, kv_port = self._ports[name]
+        return serve(name, *flags, role=role, port=port, kv_port=kv_port, model=self._model,
+                     transfer={"kv_connector": CONNECTORS[self.flow]})
+
+    def start_prefill(self):
+        self.prefill = self._start("P1")
+        return self.prefill
+
+    def start_decode(self):
+        self.decode = self._start("D1")
+        return self.decode
+
+    def start_proxy(self, environment=None):
+        self.proxy = proxy([self._ports["P1"][0]], [self._ports["D1"][0]], *self._proxy_flags, environment=environment)
+        return self.proxy
+
+    def start(self):
+        self.start_prefill()
+        self.start_decode()
+        self.start_proxy()
+        return self
+
+    def wait_ready(self):
         for process in (self.prefill, self.decode, self.proxy):
             process.wait_ready()
+        return self
 
     def stop(self):
         for process in (self.proxy, self.decode, self.prefill):
-            process.stop()
+            if process:
+                process.stop()
 
     def transfers(self, transport):
         return self.decode.metric("tandem:kv_transfer_bytes_total", transport=transport)

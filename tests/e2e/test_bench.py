@@ -284,8 +284,8 @@ class RealModel(unittest.TestCase):
 
 
 class ThroughTheProxy(unittest.TestCase):
-    def check(self, connector):
-        pair = tandem.Pair(*map(str, STUB), model="scripted", connector=connector)
+    def check(self, flow):
+        pair = tandem.Pair(*map(str, STUB), model="scripted", flow=flow)
         self.addCleanup(pair.stop)
         for backend in (COMPLETIONS, CHAT):
             for run_it in (lambda *flags: ours(pair.proxy, "--model", "scripted", *flags),
@@ -298,10 +298,10 @@ class ThroughTheProxy(unittest.TestCase):
                 self.assertEqual(counters.since("generation_tokens_total"), 13 * 8, "with the request before the run")
 
     def test_pull(self):
-        self.check("MooncakeConnectorV1")
+        self.check("pull")
 
     def test_layerwise(self):
-        self.check("MooncakeLayerwiseConnector")
+        self.check("layerwise")
 
 
 if __name__ == "__main__":

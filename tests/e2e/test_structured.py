@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structured output, tool calls and thoughts on the real model: what is asked for comes out, and it is the same
 colocated, through pull and through layerwise push, whole and streamed."""
+import concurrent.futures
 import json
 import re
 import unittest
@@ -54,30 +55,27 @@ class Structured(unittest.TestCase):
     def setUpClass(cls):
         cls.colocated = tandem.serve("colocated", *FLAGS)
         cls.addClassCleanup(cls.colocated.stop)
-        cls.pairs = {}
-        for name, flags in (("pull", {}), ("layerwise", {"transfer": {"kv_connector": "MooncakeLayerwiseConnector"}})):
-            prefill = tandem.serve(f"P-{name}", *FLAGS, role="kv_producer", **flags)
-            cls.addClassCleanup(prefill.stop)
-            decode = tandem.serve(f"D-{name}", *FLAGS, role="kv_consumer", **flags)
-            cls.addClassCleanup(decode.stop)
-            cls.pairs[name] = tandem.proxy([prefill], [decode])
-            cls.pairs[name].behind = (prefill, decode)
-            cls.addClassCleanup(cls.pairs[name].stop)
-        for process in (cls.colocated, *(each for pair in cls.pairs.values() for each in (*pair.behind, pair))):
-            process.wait_ready()
+        pairs = [tandem.Pair(*FLAGS, flow=flow, start=False).start() for flow in tandem.CONNECTORS]
+        for pair in pairs:
+            cls.addClassCleanup(pair.stop)
+        for each in (cls.colocated, *pairs):
+            each.wait_ready()
+        cls.pairs = {pair.flow: pair.proxy for pair in pairs}
 
     def everywhere(self, request):
         """The colocated answer. The same must come whole through pull, and joined from streams direct and through
         layerwise push."""
-        status, expected = self.colocated.post(CHAT, request)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            whole = pool.map(lambda process: process.post(CHAT, request), (self.colocated, self.pairs["pull"]))
+            streams = pool.map(lambda process: joined(process.stream(CHAT, request)),
+                               (self.colocated, self.pairs["layerwise"]))
+        (status, expected), answer = whole
         self.assertEqual(status, 200, expected)
-        status, answer = self.pairs["pull"].post(CHAT, request)
-        self.assertEqual(status, 200, answer)
-        self.assertEqual(without_ids(answer), without_ids(expected))
+        self.assertEqual(answer[0], 200, answer)
+        self.assertEqual(without_ids(answer[1]), without_ids(expected))
         message = expected["choices"][0]["message"]
         calls = [call["function"] for call in message["tool_calls"]]
-        for process in (self.colocated, self.pairs["layerwise"]):
-            streamed, reason = joined(process.stream(CHAT, request))
+        for streamed, reason in streams:
             self.assertEqual(streamed["content"], message["content"] or "")
             self.assertEqual([{"name": c["name"], "arguments": c["arguments"]} for c in streamed["calls"]], calls)
             self.assertEqual(len({call["id"] for call in streamed["calls"]}), len(calls))

@@ -66,11 +66,14 @@ class FakeEngine final : public engine::Engine {
       if (!refusal.ok()) return refusal;
       index = submitted_.size();
       submitted_.push_back(Submitted{std::move(request), std::move(sink)});
+      calls_.emplace_back("submit");
     }
     if (script) script(index);
     changed_.notify_all();
     return static_cast<engine::RequestHandle>(index + 1);
   }
+  void hold(const transfer::Handover& /*handover*/) override { note("hold"); }
+  void drop(const transfer::Handover& /*handover*/) override { note("drop"); }
   void abort(engine::RequestHandle handle) override {
     const std::lock_guard lock(mutex_);
     submitted_.at(handle - 1).aborted = true;
@@ -129,6 +132,11 @@ class FakeEngine final : public engine::Engine {
     return static_cast<std::size_t>(
         std::count_if(submitted_.begin(), submitted_.end(), [](const Submitted& s) { return s.aborted; }));
   }
+  /// hold, submit and drop as they came.
+  std::vector<std::string> calls() {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
   std::vector<transfer::LeaseId> released() {
     const std::lock_guard lock(mutex_);
     return released_;
@@ -141,8 +149,14 @@ class FakeEngine final : public engine::Engine {
   engine::EngineOptions options_;
 
  private:
+  void note(const char* call) {
+    const std::lock_guard lock(mutex_);
+    calls_.emplace_back(call);
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::vector<std::string> calls_;
   std::vector<Submitted> submitted_;
   std::vector<transfer::LeaseId> released_;
 };

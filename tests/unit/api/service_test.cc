@@ -292,6 +292,8 @@ TEST_F(ServiceTest, DecodersGetThePromptsHandover) {
   ASSERT_EQ(engine_.num_submitted(), 2U);
   EXPECT_EQ(engine_.submitted(0).request.remote_prefill->lease.id, 4U);
   EXPECT_EQ(engine_.submitted(1).request.remote_prefill->lease.id, 4U);
+  EXPECT_THAT(engine_.calls(), ElementsAre("hold", "hold", "submit", "submit", "drop", "drop"))
+      << "one choice may be done before the other is submitted";
 }
 
 TEST_F(ServiceTest, ReleaseNeverFails) {

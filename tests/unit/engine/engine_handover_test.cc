@@ -275,6 +275,20 @@ TEST_P(HandoverTest, SeveralRequestsShareOneHandover) {
   expect_balanced();
 }
 
+TEST_P(HandoverTest, ARequestThatComesAfterAnotherHasFetchedNeedsAHold) {
+  start();
+  const transfer::Handover handover = hand_over(prompt(22));
+  d_.engine->hold(handover);
+  Collector first, second;
+  ASSERT_TRUE(decode(first, prompt(22), handover));
+  expect_right(first, prompt(22));
+  EXPECT_EQ(p_.transfer->num_leases(), 1U);
+  ASSERT_TRUE(decode(second, prompt(22), handover));
+  expect_right(second, prompt(22));
+  d_.engine->drop(handover);
+  expect_balanced();
+}
+
 TEST_P(HandoverTest, WaitingForKvDoesNotHoldUpOthers) {
   start();
   d_.transfer->set_mode(FakeTransfer::Mode::kByHand);
