@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "net/http_client.h"
 #include "net/http_server.h"

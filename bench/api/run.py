@@ -6,13 +6,18 @@ The server is `tandem serve --load-format stub` without scripted time and with t
 next to it a server that does nothing but HTTP, asked the same. Each has one CPU for itself, whoever asks has another.
 
   overhead   one request at a time: median latency of each way to ask, and what a token and a prompt token add; and the
-             server's CPU time by thread. "api" is the thread of HTTP, text and JSON.
+             server's CPU time by thread. The thread "tandem" does HTTP, text and JSON.
   streams    steps of 20 ms, so 50 tokens/s a stream: streams are added until the 99th percentile of the gap between two
-             tokens is over 30 ms.
+             tokens is over 30 ms in the best of three runs.
 
-Wants two idle CPUs. usage: run.py [--build build/release] [--only overhead|streams] [--rounds 200]
+Wants two idle CPUs. With --realtime (root) the processes take them from everybody else while they run: on a shared machine
+only that gives the same figures twice. The worker's thread, which stands for a device, then comes before the engine's, and
+that before the API's.
+
+usage: run.py [--build build/release] [--only overhead|streams] [--rounds 200] [--streams N N ...] [--realtime]
 """
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -25,11 +30,21 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 TOKENIZER = ROOT / ".cache" / "tokenizers" / "qwen3"
 STEP_MS = 20
 WORST_GAP_MS = 1.5 * STEP_MS
-TOKENS_OF_A_STREAM = 100
+TOKENS_OF_A_STREAM = 150
+
+
+API, ENGINE, WORKER = "tandem", "tandem-engine", "tandem-worker"  # names of the server's threads
 
 
 def pinned(cpu, command):
-    return ["taskset", "-c", str(cpu), *map(str, command)]
+    real_time = ["chrt", "-r", "10"] if REALTIME else []
+    return [*real_time, "taskset", "-c", str(cpu), *map(str, command)]
+
+
+def threads(process):
+    """{id: name}"""
+    return {int(task.name): (task / "comm").read_text().strip()
+            for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir()}
 
 
 class Bare:
@@ -50,24 +65,26 @@ class Stub:
     def __init__(self, seconds_per_step):
         import tandem_processes as tandem
         flags = ["--load-format", "stub", "--tokenizer", TOKENIZER, "--max-model-len", 4096, "--max-num-seqs", 4096,
-                 "--max-num-batched-tokens", 8192, "--num-gpu-blocks-override", 60000, "--disable-log-requests",
+                 "--max-num-batched-tokens", 8192, "--num-gpu-blocks-override", 60000, "--async-scheduling",
                  "--hf-overrides", json.dumps({"seconds_per_step": seconds_per_step, "sampled_ids": 90})]
         self.server = tandem.serve("stub", *flags, model="m")
         self.process = self.server.process
         os.sched_setaffinity(self.process.pid, {CPUS[0]})  # before it makes threads
         self.server.wait_ready()
         self.port = self.server.port
+        if REALTIME:
+            for task, name in threads(self.process).items():
+                os.sched_setscheduler(task, os.SCHED_RR, os.sched_param({WORKER: 14, ENGINE: 12}.get(name, 10)))
 
     def stop(self):
         self.server.stop()
 
 
 def cpu_seconds(process):
-    """{thread id: seconds}"""
-    used = {}
-    for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
-        fields = (task / "schedstat").read_text().split()
-        used[int(task.name)] = int(fields[0]) / 1e9
+    """{name of the thread: seconds}"""
+    used = collections.Counter()
+    for task, name in threads(process).items():
+        used[name] += int(pathlib.Path(f"/proc/{process.pid}/task/{task}/schedstat").read_text().split()[0]) / 1e9
     return used
 
 
@@ -82,9 +99,7 @@ def overhead(build, rounds):
             lines = subprocess.run(pinned(CPUS[1], [program, "ask", server.port, rounds]), check=True,
                                    capture_output=True, text=True).stdout
             after = cpu_seconds(server.process)
-            api = server.process.pid
-            cpu[name] = {"api": after[api] - before[api],
-                         "other": sum(after[t] - before.get(t, 0) for t in after if t != api)}
+            cpu[name] = dict(after - before)
         finally:
             server.stop()
         for line in lines.splitlines():
@@ -105,10 +120,9 @@ def overhead(build, rounds):
         rows.append(row)
         print(f"{endpoint + ', ' + form:24}{row['tandem_request_us']:13.0f}{row['bare_request_us']:13.0f}"
               f"{row['tandem_token_us']:11.1f}{row['bare_token_us']:11.1f}{row['tandem_prompt_token_us']:22.2f}")
-    total = sum(cpu["tandem"].values())
-    print(f"CPU of the server: {total / rounds * 1e3:.2f} ms a round of {len(medians) * 3} requests, "
-          f"{cpu['tandem']['api'] / total:.0%} of it the thread of HTTP, text and JSON; "
-          f"bare: {sum(cpu['bare'].values()) / rounds * 1e3:.2f} ms")
+    for server, used in cpu.items():
+        print(f"CPU of {server}, a round of {len(medians) * 3} requests: "
+              + ", ".join(f"{name} {used_s / rounds * 1e3:.2f} ms" for name, used_s in used.items()))
     return {"ways": rows, "cpu_seconds": cpu, "rounds": rounds}
 
 
@@ -125,6 +139,35 @@ def load(build, port, streams, folder):
     return json.loads(path.read_text())
 
 
+def one_run(build, server, name, count, folder):
+    before, own = cpu_seconds(server.process), os.times()
+    result = load(build, server.port, count, folder)
+    after, now = cpu_seconds(server.process), os.times()
+    tokens = result["total_output_tokens"]
+    generator = now.children_user + now.children_system - own.children_user - own.children_system
+    return {"server": name, "streams": count, "failed": result["failed"], "median_gap_ms": result["p50_itl_ms"],
+            "p99_gap_ms": result["p99_itl_ms"], "tokens_per_s": result["output_throughput"],
+            "cpu_us_per_token": {thread: used / tokens * 1e6 for thread, used in (after - before).items()},
+            "generator_cpu_us_per_token": generator / tokens * 1e6}
+
+
+def best_of(times, run):
+    """A machine that others use, too, makes a run worse, never better."""
+    best = run()
+    for _ in range(times - 1):
+        if best["p99_gap_ms"] <= WORST_GAP_MS:
+            break
+        best = min(best, run(), key=lambda row: row["p99_gap_ms"])
+    return best
+
+
+def print_run(row):
+    cpu = ", ".join(f"{thread} {us:.1f}" for thread, us in row["cpu_us_per_token"].items())
+    print(f"{row['server']:8}{row['streams']:6} streams  gap {row['median_gap_ms']:6.1f} ms, p99 {row['p99_gap_ms']:6.1f} ms"
+          f"  {row['tokens_per_s']:9.0f} tokens/s  CPU a token, us: {cpu}; generator "
+          f"{row['generator_cpu_us_per_token']:.1f}", flush=True)
+
+
 def streams(build, counts):
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -132,25 +175,9 @@ def streams(build, counts):
             server = start()
             try:
                 for count in counts:
-                    before = cpu_seconds(server.process)
-                    own = os.times()
-                    result = load(build, server.port, count, pathlib.Path(folder))
-                    after, now = cpu_seconds(server.process), os.times()
-                    api = server.process.pid
-                    tokens = result["total_output_tokens"]
-                    row = {"server": name, "streams": count, "failed": result["failed"],
-                           "median_gap_ms": result["p50_itl_ms"], "p99_gap_ms": result["p99_itl_ms"],
-                           "tokens_per_s": result["output_throughput"],
-                           "api_cpu_us_per_token": (after[api] - before.get(api, 0)) / tokens * 1e6,
-                           "cpu_us_per_token": sum(after[t] - before.get(t, 0) for t in after) / tokens * 1e6,
-                           "generator_cpu_us_per_token": (now.children_user + now.children_system - own.children_user
-                                                          - own.children_system) / tokens * 1e6}
-                    rows.append(row)
-                    print(f"{name:8}{count:6} streams  gap {row['median_gap_ms']:6.1f} ms, p99 {row['p99_gap_ms']:6.1f} ms  "
-                          f"{row['tokens_per_s']:9.0f} tokens/s  CPU a token: server {row['cpu_us_per_token']:5.1f} us, of "
-                          f"it api {row['api_cpu_us_per_token']:5.1f}; generator {row['generator_cpu_us_per_token']:5.1f}",
-                          flush=True)
-                    if row["p99_gap_ms"] > WORST_GAP_MS:
+                    rows.append(best_of(3, lambda: one_run(build, server, name, count, pathlib.Path(folder))))
+                    print_run(rows[-1])
+                    if rows[-1]["p99_gap_ms"] > WORST_GAP_MS:
                         break
             finally:
                 server.stop()
@@ -158,13 +185,15 @@ def streams(build, counts):
 
 
 def main():
-    global CPUS
+    global CPUS, REALTIME
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     parser.add_argument("--only", choices=["overhead", "streams"])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--streams", type=int, nargs="+", default=[100, 200, 400, 600, 800, 1000, 1200, 1600, 2000, 2400])
+    parser.add_argument("--realtime", action="store_true")
     options = parser.parse_args()
+    REALTIME = options.realtime
     options.build = options.build.resolve()
     os.environ["TANDEM_BINARY"] = str(options.build / "tandem")
     CPUS = sorted(os.sched_getaffinity(0))
@@ -180,6 +209,6 @@ def main():
     (out / "api.json").write_text(json.dumps(results, indent=1))
 
 
-CPUS = []
+CPUS, REALTIME = [], False
 if __name__ == "__main__":
     main()

@@ -246,7 +246,7 @@ Result<CommandLine> parse_bench(std::span<const std::string> arguments, const En
   BenchOptions options(command.flags);
   TANDEM_ASSIGN(auto given, command.parse(arguments.subspan(1)));
   if (!given) {
-    line.command = Text{command.help()};
+    TANDEM_ASSIGN(line.command, help_of(command));
     return line;
   }
   given->positional.insert(given->positional.end(), given->rest.begin(), given->rest.end());

@@ -3,6 +3,8 @@
 // to the engine thread, and runs the ranks there until it is stopped.
 #include "engine/engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <mutex>
 #include <thread>
@@ -239,6 +241,7 @@ class EngineImpl final : public Engine {
   }
 
   void run() {
+    pthread_setname_np(pthread_self(), "tandem-engine");
     TimePoint stop_deadline = TimePoint::max();
     while (true) {
       for (Command& command : queue_->take(clock_.now() + kIdleWait)) ranks_.handle(std::move(command));

@@ -24,9 +24,17 @@ void apply_line(std::string_view line, SseEvent& event) {
   }
 }
 
+/// The next CR or LF, npos if there is none. A plain loop: find_first_of() calls memchr() for every character, which
+/// is a tenth of what a client of many streams does.
+std::size_t find_line_end(std::string_view text, std::size_t from) {
+  for (std::size_t at = from; at < text.size(); ++at)
+    if (text[at] == '\n' || text[at] == '\r') return at;
+  return std::string_view::npos;
+}
+
 /// Takes one line off the front of `text`.
 std::string_view take_line(std::string_view& text) {
-  const auto end = std::min(text.find_first_of("\r\n"), text.size());
+  const auto end = std::min(find_line_end(text, 0), text.size());
   const auto line = text.substr(0, end);
   text.remove_prefix(end);
   if (text.starts_with("\r\n")) {
@@ -53,7 +61,7 @@ Result<std::optional<SseEvent>> SseParser::next() {
     if (buffer_[begin_] == '\n') scanned_ = begin_ + 1;
   }
   for (;;) {
-    const auto end = buffer_.find_first_of("\r\n", scanned_);
+    const auto end = find_line_end(buffer_, scanned_);
     if (end == std::string::npos) break;
     const bool cr_at_end = buffer_[end] == '\r' && end + 1 == buffer_.size();
     const std::size_t next_line = end + (buffer_.compare(end, 2, "\r\n") == 0 ? 2 : 1);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/runner_thread.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <future>
 #include <utility>
@@ -26,6 +28,7 @@ Result<void> RunnerThread::launch(Start start, Step step, comm::Group* group) {
   // The thread owns the promise: it may still be inside set_value() when this function returns.
   thread_ = std::jthread([this, started = std::move(started), start = std::move(start),
                           step = std::move(step)](const std::stop_token& stop) mutable {
+    pthread_setname_np(pthread_self(), "tandem-worker");  // for top -H and profilers; its team inherits it
     Result<void> outcome = start();
     const bool ok = outcome.has_value();
     started.set_value(std::move(outcome));

@@ -57,6 +57,11 @@ Result<std::unique_ptr<StubWorker>> StubWorker::create(StubOptions options) {
                 "a stub worker has a vocabulary and blocks");
   std::unique_ptr<StubWorker> worker(new StubWorker(std::move(options)));
   TANDEM_ASSIGN(worker->cache_, kv::CacheMemory::create(layout(worker->options_)));
+  const kv::Layout& layout = worker->cache_->layout();
+  for (std::int32_t plane = 0; plane < kPlanes; ++plane)
+    worker->plane_offsets_.push_back(layout.offset(plane / (2 * kHeads), 0, plane / kHeads % 2, plane % kHeads, 0));
+  worker->block_bytes_ = layout.offset(0, 1, 0, 0, 0) - layout.offset(0, 0, 0, 0, 0);
+  worker->slot_bytes_ = layout.offset(0, 0, 0, 0, 1) - layout.offset(0, 0, 0, 0, 0);
   auto* self = worker.get();
   TANDEM_TRY(worker->runner_.launch(
       [] { return Result<void>(); },
@@ -157,22 +162,23 @@ PromptLogprobs StubWorker::score(const SequencePlan& sequence) {
   return sampler_.score_prompt(rows, static_cast<std::size_t>(options_.vocab_size), sequence);
 }
 
-std::byte* StubWorker::slot(const SequencePlan& sequence, std::int64_t position, std::int32_t plane) const {
-  const kv::Layout& layout = cache_->layout();
-  const auto index = static_cast<std::size_t>(position / layout.block_size);
+std::byte* StubWorker::slots(const SequencePlan& sequence, std::int64_t position) const {
+  const std::int32_t block_size = options_.block_size;
+  const auto index = static_cast<std::size_t>(position / block_size);
   TANDEM_ASSERT(index < sequence.block_table.size(), "the block table covers all positions of the plan");
   const kv::BlockId block = sequence.block_table[index];
-  TANDEM_ASSERT(block >= 0 && block < layout.num_blocks, "block ids are below num_blocks");
-  return cache_->data() + layout.offset(plane / (2 * kHeads), block, plane / kHeads % 2, plane % kHeads,
-                                        static_cast<std::int32_t>(position % layout.block_size));
+  TANDEM_ASSERT(block >= 0 && block < options_.num_blocks, "block ids are below num_blocks");
+  return cache_->data() + static_cast<std::size_t>(block) * block_bytes_ +
+         static_cast<std::size_t>(position % block_size) * slot_bytes_;
 }
 
 void StubWorker::write_slots(const SequencePlan& sequence, std::int32_t layer) {
   for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
     const std::int64_t position = sequence.first_position + static_cast<std::int64_t>(i);
+    std::byte* const begin = slots(sequence, position);
     for (std::int32_t plane = layer * 2 * kHeads; plane < (layer + 1) * 2 * kHeads; ++plane) {
       const Slot record = slot_of(sequence.tokens[i], position, plane);
-      std::memcpy(slot(sequence, position, plane), &record, sizeof record);
+      std::memcpy(begin + plane_offsets_[static_cast<std::size_t>(plane)], &record, sizeof record);
     }
   }
 }
@@ -181,12 +187,13 @@ std::uint64_t StubWorker::read_slots(const SequencePlan& sequence) const {
   const std::int64_t end = sequence.first_position + static_cast<std::int64_t>(sequence.tokens.size());
   std::uint64_t hash = 0;
   for (std::int64_t position = 0; position < end; ++position) {
+    const std::byte* const begin = slots(sequence, position);
     Slot first;
-    std::memcpy(&first, slot(sequence, position, 0), sizeof first);
+    std::memcpy(&first, begin + plane_offsets_.front(), sizeof first);
     hash = chain(hash, first.token);
     for (std::int32_t plane = 0; plane < kPlanes; ++plane) {
       Slot found;
-      std::memcpy(&found, slot(sequence, position, plane), sizeof found);
+      std::memcpy(&found, begin + plane_offsets_[static_cast<std::size_t>(plane)], sizeof found);
       // A wrong slot leads the hash away for good, differently for each kind of wrong.
       if (found != slot_of(first.token, position, plane)) hash = mix(hash ^ found.check ^ 0x5bd1e995U);
     }

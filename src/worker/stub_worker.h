@@ -63,10 +63,13 @@ class StubWorker final : public Worker {
   double scripted_seconds(const StepPlan& plan) const;
   void write_slots(const SequencePlan& sequence, std::int32_t layer);
   std::uint64_t read_slots(const SequencePlan& sequence) const;
-  std::byte* slot(const SequencePlan& sequence, std::int64_t position, std::int32_t plane) const;
+  /// Where the token's slots are; that of a plane is plane_offsets_ further on.
+  std::byte* slots(const SequencePlan& sequence, std::int64_t position) const;
 
   StubOptions options_;
   std::unique_ptr<kv::CacheMemory> cache_;
+  std::vector<std::size_t> plane_offsets_;        ///< bytes, of each plane from what slots() gives
+  std::size_t block_bytes_ = 0, slot_bytes_ = 0;  ///< from one block, or token, to the next within a plane
   Sampler sampler_;
   RunnerThread runner_;  // last: stops before what it uses goes
 };

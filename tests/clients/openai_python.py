@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `openai` Python package, sync, unmodified, on every way. Run by tests/e2e/test_clients.py."""
 import json
+import time
 import unittest
 
 import openai
 import pydantic
 
-from ways import KEY, MODEL, REQUESTS, TOOL, WAYS, Ways, metrics
+from ways import KEY, MODEL, REQUESTS, TOOL, WAYS, Ways
 
 CLIENTS = {way: openai.OpenAI(base_url=place["url"] + "/v1", api_key="none", max_retries=0, timeout=60)
            for way, place in WAYS.items()}
@@ -228,12 +229,12 @@ class OpenaiPython(Ways):
                                ({"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1, "seed": 3, "min_tokens": 4}, "."),
                                ({"ignore_eos": True, "return_token_ids": True}, ".")):
             def ask(way, extra=extra):
-                choice = chat(CLIENTS[way], "city", extra_body=extra).choices[0]
+                choice = chat(CLIENTS[way], "city", max_tokens=16, extra_body=extra).choices[0]
                 return [choice.message.content, choice.token_ids]
 
             text, ids = self.everywhere(ask)
             self.assertRegex(text, pattern)
-            self.assertEqual(len(ids or []), 40 if "return_token_ids" in extra else 0)
+            self.assertEqual(len(ids or []), 16 if "return_token_ids" in extra else 0)
 
     def test_errors(self):
         """Each is the package's own exception, with the fields that it reads."""
@@ -282,19 +283,15 @@ class OpenaiPython(Ways):
         self.assertEqual((status, kind, stream_kind), (200, "application/json", "text/event-stream"))
 
     def test_timeout_and_retry(self):
-        """A client that gives up is left alone; its retry is a request like any other."""
-        def received(way):
-            return sum(float(line.rsplit(" ", 1)[1]) for line in metrics(WAYS[way]["instances"][-1])
-                       if line.startswith("vllm:generation_tokens_total"))
-
+        """A client that gives up leaves nothing behind, nor does its second attempt."""
         for way in WAYS:
-            before = received(way)
             impatient = CLIENTS[way].with_options(timeout=0.3, max_retries=1)
+            begun = time.monotonic()
             with self.assertRaises(openai.APITimeoutError):
                 impatient.completions.create(model=MODEL, prompt="Once", max_tokens=1500,
                                              extra_body={"ignore_eos": True})
+            self.assertGreater(time.monotonic() - begun, 0.6)
             self.assert_idle(way)
-            self.assertGreater(received(way), before)
         self.everywhere(lambda way: chat(CLIENTS[way], "chat").choices[0].message.content)
 
 

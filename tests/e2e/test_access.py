@@ -180,7 +180,7 @@ class KeysAndTls(unittest.TestCase):
             events = list(proxy.stream("/v1/chat/completions", {**CHAT, "ignore_eos": True}, self.KEY))
             self.assertGreater(len(events), 3)
             # The KV came from the prefiller: it is not that the decoder helped itself.
-            self.assertEqual(self.instance_metric(d, 'tandem:prompt_tokens_by_source_total', 'source="received"') > 0, True)
+            self.assertEqual(self.instance_metric(d, 'vllm:prompt_tokens_by_source_total', 'source="external_kv_transfer"') > 0, True)
         self.assertEqual(self.deployments[1][2].metric("tandem:proxy_metaserver_posts_total", status="200"), 2)
 
     def instance_metric(self, instance, name, label):
