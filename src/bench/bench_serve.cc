@@ -70,6 +70,8 @@ class Bench {
   Result<void> warm_up();
   net::Task<void> fetch_models(TimePoint deadline);
   net::Task<void> try_until_ready(TimePoint deadline);
+  /// Once: whoever has mistyped a port should not have to wait for the end of the timeout to hear of it.
+  void say_waiting(const std::string& error);
   /// Runs one stage's coroutine to its end on this thread.
   void run_stage(net::Task<void> stage);
   void announce() const;
@@ -87,6 +89,7 @@ class Bench {
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::vector<Sample> samples_;
   StreamRecord first_;  ///< of the request before the run
+  bool said_waiting_ = false;
 };
 
 void Bench::run_stage(net::Task<void> stage) {
@@ -99,6 +102,13 @@ void Bench::run_stage(net::Task<void> stage) {
   while (!done) io_.run_one();  // not run(): signals are waited for, too
 }
 
+void Bench::say_waiting(const std::string& error) {
+  if (!said_waiting_)
+    say(fmt::format("Waiting up to {} s for the server: {}",
+                    std::chrono::duration_cast<std::chrono::seconds>(config_.ready_check_timeout).count(), error));
+  said_waiting_ = true;
+}
+
 net::Task<void> Bench::fetch_models(TimePoint deadline) {
   boost::asio::steady_timer pause(io_);
   for (;;) {
@@ -106,6 +116,7 @@ net::Task<void> Bench::fetch_models(TimePoint deadline) {
     // Only a server that cannot be reached may still be starting; one that answers has said what it has to say.
     if (served_ || served_.error().scope() != Scope::kPeer || now() + kRetryEvery > deadline || cancel_.cancelled())
       co_return;
+    say_waiting(served_.error().message());
     pause.expires_after(kRetryEvery);
     (void)co_await pause.async_wait(kAwait);
   }
@@ -147,6 +158,7 @@ net::Task<void> Bench::try_until_ready(TimePoint deadline) {
     std::string id = config_.request_id_prefix + "ready";
     co_await target_->ask(std::move(body), std::move(id), cancel_, &first_);
     if (first_.success || is_final(first_) || now() + kRetryEvery > deadline || cancel_.cancelled()) co_return;
+    say_waiting(first_.error);
     pause.expires_after(kRetryEvery);
     (void)co_await pause.async_wait(kAwait);
   }

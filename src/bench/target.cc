@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "net/http_parser.h"
 #include "net/sse.h"
+#include "net/tls.h"
 #include "net/url.h"
 
 namespace tandem::bench {
@@ -62,18 +63,20 @@ Result<std::unique_ptr<Target>> Target::create(const boost::asio::any_io_executo
                                                const config::BenchConfig& config) {
   auto url = net::parse_http_url(config.base_url);
   if (!url) return url.error().context("argument --base-url");
-  std::string prefix = url->target == "/" ? "" : url->target;
-  return std::unique_ptr<Target>(new Target(executor, config, url->endpoint, std::move(prefix)));
-}
-
-Target::Target(const boost::asio::any_io_executor& executor, const config::BenchConfig& config, net::Endpoint endpoint,
-               std::string prefix)
-    : config_(config), prefix_(std::move(prefix)) {
+  std::shared_ptr<boost::asio::ssl::context> tls;
+  if (url->endpoint.tls) {
+    TANDEM_ASSIGN(tls, net::make_tls_client_context({config.tls.ca_certs, config.tls.certfile, config.tls.keyfile}));
+  }
+  std::unique_ptr<Target> target(new Target(config, url->target == "/" ? "" : url->target));
   net::ClientLimits limits;
   limits.max_idle_connections = kMostKept;
   // Servers close idle connections after 5 s; a request on one that is about to be closed would count its replacement.
   limits.max_idle_time = std::chrono::seconds(4);
-  client_ = net::HttpClient::create(executor, std::move(endpoint), limits);
+  target->client_ = net::HttpClient::create(executor, url->endpoint, limits, std::move(tls));
+  return target;
+}
+
+Target::Target(const config::BenchConfig& config, std::string prefix) : config_(config), prefix_(std::move(prefix)) {
   headers_.add("content-type", "application/json");
   if (!config.api_key.empty()) headers_.add("authorization", "Bearer " + config.api_key);
   for (const auto& [name, value] : config.headers) headers_.set(name, value);

@@ -22,7 +22,7 @@ struct ServedModel {
 
 class Target {
  public:
-  /// An error names what is wrong with the base URL.
+  /// An error names what is wrong with the base URL or a file of --server-ca-certs and its like.
   static Result<std::unique_ptr<Target>> create(const boost::asio::any_io_executor& executor,
                                                 const config::BenchConfig& config);
 
@@ -32,8 +32,7 @@ class Target {
   std::string url() const { return config_.base_url; }
 
  private:
-  Target(const boost::asio::any_io_executor& executor, const config::BenchConfig& config, net::Endpoint endpoint,
-         std::string prefix);
+  Target(const config::BenchConfig& config, std::string prefix);
   net::Task<Result<void>> read_stream(net::ClientResponse* response, StreamRecord* record);
   /// The error of an answer that is not 200.
   net::Task<Status> refusal(net::ClientResponse* response);

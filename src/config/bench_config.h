@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "config/tls_config.h"
+
 namespace tandem::config {
 
 enum class BenchBackend : std::uint8_t { kCompletions, kChat };
@@ -24,6 +26,7 @@ struct BenchConfig {
   std::string backend_name = "openai";
   std::string base_url = "http://127.0.0.1:8000";  ///< without a slash at the end
   std::string endpoint = "/v1/completions";
+  ClientTls tls;  ///< of an https server
   NamedValues headers;
   std::string api_key;                                     ///< of OPENAI_API_KEY; "": no Authorization header
   std::string model;                                       ///< "": the first that the server names

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "config/command_options.h"
+#include "config/tls_options.h"
 
 namespace tandem::config {
 namespace {
@@ -102,7 +103,8 @@ void BenchOptions::add_target(FlagList& flags) {
   flags.group("Server");
   flags.one("--backend", "NAME", "openai (also vllm) for completions, openai-chat for chat", "openai",
             text_into(config_.backend_name));
-  flags.one("--base-url", "URL", "in place of --host and --port", "", text_into(base_url_));
+  flags.one("--base-url", "URL", "http or https, in place of --host and --port", "", text_into(base_url_));
+  add_client_tls(flags, "--server", "an https server", config_.tls);
   flags.one("--host", "HOST", "", "127.0.0.1", text_into(host_));
   flags.one("--port", "PORT", "", "8000", integer_into(port_, 1, 65535));
   flags.one("--endpoint", "PATH", "", "that of the backend", text_into(endpoint_));
@@ -226,6 +228,8 @@ void BenchOptions::add_report(FlagList& flags) {
   flags.ignored("--trust-remote-code", Arity::kNone, "tokenizers are data here, no code is loaded");
   flags.ignored("--custom-skip-chat-template", Arity::kNone, "prompts of a custom dataset are always sent as they are");
   flags.group("Known, but not there");
+  flags.refused("--insecure", Arity::kNone,
+                "an https server is always checked; --server-ca-certs FILE names who signed its certificate");
   flags.refused("--profile", Arity::kNone, "the server has no profiler that a request could start");
 }
 

@@ -243,6 +243,30 @@ class ScriptedWorker(unittest.TestCase):
             self.assertNotEqual(run.code, 0, flags)
             self.assertIn(why, run.err)
 
+    def test_a_server_that_is_not_there_yet_is_waited_for(self):
+        run = ours(self.server, "--base-url", "http://127.0.0.1:1", "--ready-check-timeout-sec", 2)
+        self.assertNotEqual(run.code, 0)
+        self.assertIn("Waiting up to 2 s for the server", run.out)
+        self.assertIn("127.0.0.1:1", run.err)
+
+
+class Tls(unittest.TestCase):
+    def test_an_https_server_is_checked_and_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key, certificate = f"{folder}/key.pem", f"{folder}/certificate.pem"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=bench",
+                            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+                           check=True, capture_output=True)
+            server = tandem.serve("S", *STUB, "--ssl-certfile", certificate, "--ssl-keyfile", key, model="scripted")
+            self.addCleanup(server.stop)
+            flags = ("--base-url", f"https://127.0.0.1:{server.port}", "--num-prompts", 4, "--input-len", 8,
+                     "--output-len", 2, "--ignore-eos")
+            run = ours(server, *flags, "--server-ca-certs", certificate)  # waits until the server is there
+            self.assertEqual((run.code, run.result["completed"], run.result["total_output_tokens"]), (0, 4, 8), run.err)
+            stranger = ours(server, *flags, "--ready-check-timeout-sec", 0)
+            self.assertNotEqual(stranger.code, 0)
+            self.assertIn("certificate", stranger.err)
+
 
 class RealModel(unittest.TestCase):
     def test_counts_of_both_backends(self):
