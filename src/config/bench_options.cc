@@ -286,7 +286,7 @@ Result<BenchConfig> BenchOptions::finish(const std::vector<std::string>& positio
   if (input_len_) config_.random_input_len = config_.repeated_suffix_len = *input_len_;
   if (output_len_) {
     config_.random_output_len = config_.custom_output_len = config_.repeated_output_len = *output_len_;
-    config_.sharegpt_output_len = *output_len_;
+    config_.sharegpt_output_len = output_len_;
   }
   config_.shuffle = !disable_shuffle_;
   config_.oversample = !no_oversample_;
