@@ -172,10 +172,11 @@ std::string advertised_host(const config::ServeConfig& config) {
 
 Instance::Instance(const config::ServeConfig& config)
     : config_(config),
-      metrics_(obs::Labels{{"engine", std::to_string(config.data_parallel.external_rank.value_or(
-                                          config.data_parallel.start_rank))},
-                           {"model_name", config.served_model_names.front()}},
-               config.disable_log_stats ? "vllm:" : "") {
+      metrics_(
+          obs::Labels{
+              {"engine", std::to_string(config.data_parallel.external_rank.value_or(config.data_parallel.start_rank))},
+              {"model_name", config.served_model_names.front()}},
+          config.disable_log_stats ? "vllm:" : "") {
   // Behind the first process of an instance it is that one that is measured: two processes have no common start time.
   if (!config.data_parallel.headless) obs::add_process_metrics(metrics_);
 }

@@ -7,6 +7,7 @@ namespace tandem::api {
 namespace {
 
 constexpr std::size_t kMaxDepth = 128;
+constexpr int kMostExponentDigits = 8;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -84,6 +85,7 @@ bool JsonCursor::begin_value(char next) {
 bool JsonCursor::push_scalar(char next) {
   switch (scalar_) {
     case Scalar::kString:
+      if (half_ && next != '\\') return false;
       if (next == '"')
         end_string();
       else if (next == '\\')
@@ -92,12 +94,13 @@ bool JsonCursor::push_scalar(char next) {
         return static_cast<unsigned char>(next) >= 0x20;
       return true;
     case Scalar::kEscape:
+      if (half_ && next != 'u') return false;
       scalar_ = next == 'u' ? Scalar::kUnicode : Scalar::kString;
-      hex_digits_ = 0;
+      digits_ = 0;
+      code_ = 0;
       return std::string_view("\"\\/bfnrtu").find(next) != std::string_view::npos;
     case Scalar::kUnicode:
-      if (++hex_digits_ == 4) scalar_ = Scalar::kString;
-      return is_hex(next);
+      return push_hex(next);
     case Scalar::kLiteral:
       if (next != *rest_) return false;
       if (*++rest_ == '\0') {
@@ -110,6 +113,17 @@ bool JsonCursor::push_scalar(char next) {
       break;
   }
   return false;
+}
+
+bool JsonCursor::push_hex(char next) {
+  if (!is_hex(next)) return false;
+  code_ = code_ * 16 + static_cast<std::uint32_t>(is_digit(next) ? next - '0' : (next | 0x20) - 'a' + 10);
+  if (++digits_ < 4) return true;
+  scalar_ = Scalar::kString;
+  const bool second = code_ >= 0xdc00 && code_ < 0xe000;
+  if (half_ != second) return false;
+  half_ = code_ >= 0xd800 && code_ < 0xdc00;
+  return true;
 }
 
 /// Whether `next` goes on with the number.
@@ -136,9 +150,10 @@ bool JsonCursor::push_number(char next) {
       if (next == '+' || next == '-') return go(Number::kExponentSign);
       [[fallthrough]];
     case Number::kExponentSign:
+      digits_ = 1;
       return is_digit(next) && go(Number::kPower);
     case Number::kPower:
-      return is_digit(next);
+      return is_digit(next) && ++digits_ <= kMostExponentDigits;
   }
   return false;
 }

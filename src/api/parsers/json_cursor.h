@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Follows JSON text character by character, so that it is known at each one whether the text can still become JSON and
-// where in it we are. Strict (RFC 8259); strings may hold any UTF-8.
+// where in it we are. Strict (RFC 8259); strings may hold any UTF-8, escapes of surrogates only in pairs, and
+// exponents only of some digits: many parsers refuse what is beyond, ours too, when a client sends a call back.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,7 @@ class JsonCursor {
 
   bool begin_value(char next);
   bool push_scalar(char next);
+  bool push_hex(char next);
   bool push_number(char next);
   bool open(char bracket);
   bool close(char bracket);
@@ -39,10 +41,12 @@ class JsonCursor {
   Expect expect_ = Expect::kValue;
   Scalar scalar_ = Scalar::kNone;
   Number number_ = Number::kSign;
-  bool key_ = false;       ///< the string is a member's name
-  int hex_digits_ = 0;     ///< of \uXXXX
-  const char* rest_ = "";  ///< of a literal
-  std::string open_;       ///< the brackets
+  bool key_ = false;        ///< the string is a member's name
+  int digits_ = 0;          ///< of \uXXXX or of an exponent
+  std::uint32_t code_ = 0;  ///< of \uXXXX
+  bool half_ = false;       ///< the first of two surrogates stands before this character
+  const char* rest_ = "";   ///< of a literal
+  std::string open_;        ///< the brackets
 };
 
 }  // namespace tandem::api

@@ -272,6 +272,16 @@ TEST(MessageParser, CallsAreLookedForInTheAnswerOnly) {
   EXPECT_EQ(parse(plan, {text}).reasoning, "");
 }
 
+TEST(MessageParser, HalfACharacterInArgumentsIsNoCall) {
+  // Found by fuzzing: a client that sends such a call back would be refused, as many JSON parsers refuse it.
+  const MessagePlan plan = tool_plan(config::ToolFormat::kLlama3Json);
+  const std::string text = R"({"name": "f", "parameters": {"text": "\u65e5\u672c \ud83cXudf0d\n\ttab"}})";
+  const Parsed parsed = parse(plan, {text});
+  EXPECT_TRUE(parsed.malformed) << "a whole answer has it as text";
+  EXPECT_EQ(parsed.text, text);
+  expect_same_for_every_split(plan, text);
+}
+
 TEST(JsonCursor, TakesJsonAndNothingElse) {
   const auto accepts = [](std::string_view text) {
     JsonCursor cursor;
@@ -280,11 +290,40 @@ TEST(JsonCursor, TakesJsonAndNothingElse) {
     return cursor.push(' ') && cursor.complete();
   };
   for (const char* good : {"{}", "[]", " [ 1 , -2.5e+3, 0, 0.1E1 ] ", R"({"a":{"b":[{}]},"c":"\"\\\u00e9\/"})", "true",
-                           "null", "-0", "\"\"", "\"日本\"", "[[[[1]]]]"})
+                           "null", "-0", "\"\"", "\"日本\"", "[[[[1]]]]", R"("\uD83c\udf0d\n")", "1e-00000308"})
     EXPECT_TRUE(accepts(good)) << good;
-  for (const char* bad : {"",         "{",  "}",  "[1,]", "{\"a\":1,}", "{a:1}",     "01",    "1.",      "+1",
-                          ".5",       "1e", "-",  "tru",  "nul",        "{\"a\" 1}", "[1 2]", "\"\\x\"", "\"\\u12g4\"",
-                          "\"a\nb\"", "{]", "[}", "NaN",  "{\"a\":1}x", "{1:2}",     "'a'"})
+  for (const char* bad : {"",
+                          "{",
+                          "}",
+                          "[1,]",
+                          "{\"a\":1,}",
+                          "{a:1}",
+                          "01",
+                          "1.",
+                          "+1",
+                          ".5",
+                          "1e",
+                          "-",
+                          "tru",
+                          "nul",
+                          "{\"a\" 1}",
+                          "[1 2]",
+                          "\"\\x\"",
+                          "\"\\u12g4\"",
+                          "\"a\nb\"",
+                          "{]",
+                          "[}",
+                          "NaN",
+                          "{\"a\":1}x",
+                          "{1:2}",
+                          "'a'",
+                          R"("\ud83cX")",
+                          R"("\ud83c")",
+                          R"("\ud83c\n")",
+                          R"("\ud83c\u0041")",
+                          R"("\udf0d")",
+                          R"("\ud83c\ud83c")",
+                          "1E+777777777"})
     EXPECT_FALSE(accepts(bad)) << bad;
   EXPECT_FALSE(accepts(std::string(100'000, '[')));
 }
