@@ -11,9 +11,9 @@
 namespace tandem::config {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 Result<CommandLine> parse(std::vector<std::string> flags, std::map<std::string, std::string> variables = {}) {
   flags.insert(flags.begin(), {"serve", "m"});
@@ -90,11 +90,12 @@ TEST(LoggingOptions, WhatMeansNothingHereIsAcceptedAndNamed) {
   const auto line = parse({"--disable-log-requests", "--log-config-file", "x.json", "--log-error-stack",
                            "--show-hidden-metrics-for-version", "0.10"});
   ASSERT_TRUE(line) << line.error().message();
-  EXPECT_THAT(line->notes, ElementsAre(HasSubstr("--disable-log-requests is ignored"),
-                                       HasSubstr("--log-config-file is ignored: it configures Python's logging"),
-                                       HasSubstr("--log-error-stack is ignored"),
-                                       HasSubstr("--show-hidden-metrics-for-version is ignored: old metric names are "
-                                                 "shown anyway")));
+  EXPECT_THAT(line->notes,
+              UnorderedElementsAre(HasSubstr("--disable-log-requests is ignored"),
+                                   HasSubstr("--log-config-file is ignored: it configures Python's logging"),
+                                   HasSubstr("--log-error-stack is ignored"),
+                                   HasSubstr("--show-hidden-metrics-for-version is ignored: old metric names are "
+                                             "shown anyway")));
 }
 
 }  // namespace
