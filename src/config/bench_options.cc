@@ -104,7 +104,7 @@ void BenchOptions::add_target(FlagList& flags) {
   flags.one("--backend", "NAME", "openai (also vllm) for completions, openai-chat for chat", "openai",
             text_into(config_.backend_name));
   flags.one("--base-url", "URL", "http or https, in place of --host and --port", "", text_into(base_url_));
-  add_client_tls(flags, "--server", "an https server", config_.tls);
+  add_client_tls(flags, "--server", "https servers", config_.tls);
   flags.one("--host", "HOST", "", "127.0.0.1", text_into(host_));
   flags.one("--port", "PORT", "", "8000", integer_into(port_, 1, 65535));
   flags.one("--endpoint", "PATH", "", "that of the backend", text_into(endpoint_));
@@ -286,7 +286,7 @@ Result<BenchConfig> BenchOptions::finish(const std::vector<std::string>& positio
   if (input_len_) config_.random_input_len = config_.repeated_suffix_len = *input_len_;
   if (output_len_) {
     config_.random_output_len = config_.custom_output_len = config_.repeated_output_len = *output_len_;
-    config_.sharegpt_output_len = *output_len_;
+    config_.sharegpt_output_len = output_len_;
   }
   config_.shuffle = !disable_shuffle_;
   config_.oversample = !no_oversample_;
