@@ -125,6 +125,8 @@ Result<std::shared_ptr<const text::Tokenizer>> byte_tokenizer() {
     vocabulary.token_types.push_back(kControlToken);
   }
   return text::Tokenizer::from_gguf(vocabulary);
+}
+
 /// tokenizer_config.json as it is, or what is known without one, with its class and the template in use.
 Result<std::string> tokenizer_config(const config::ServeConfig& config, const text::TemplateTokens& tokens,
                                      const std::optional<std::string>& chat_template) {
