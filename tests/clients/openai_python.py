@@ -314,7 +314,7 @@ class Thinking(Ways):
             return [reasoning, content]
 
         whole = self.everywhere(ask, "thoughts")
-        self.assertIn("green", whole[0])
+        self.assertIn("stone", whole[0])
         self.assertNotIn("think", "".join(whole))
         self.assertEqual(self.everywhere(streamed), whole)
 

@@ -21,9 +21,9 @@ import tandem_processes as tandem
 CLIENTS = tandem.ROOT / "tests" / "clients"
 PACKAGES = tandem.ROOT / ".cache" / "clients"
 KEY = "key of the tests"
-# Greedy unless a request says otherwise, so that the commands of the docs give one answer.
-COMMON = ["--max-model-len", "2048", "--kv-cache-memory-bytes", "64M", "--served-model-name", "smollm2",
-          "--override-generation-config", '{"temperature": 0}']
+# W8A8 for its speed. Greedy unless a request says otherwise, so that the commands of the docs give one answer.
+COMMON = ["--quantization", "w8a8", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64M",
+          "--served-model-name", "smollm2", "--override-generation-config", '{"temperature": 0}']
 CONNECTORS = {"pull": "MooncakeConnectorV1", "layerwise": "MooncakeLayerwiseConnector"}
 CLIENT_TIMEOUT_S = 300
 
