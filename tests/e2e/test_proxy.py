@@ -114,7 +114,7 @@ class Requests(unittest.TestCase):
                 for path in paths:
                     body = "{}" if method == "POST" else None
                     status, _, raw = way.proxy.exchange(method, path, body, tandem.JSON, timeout_s=5)
-                    self.assertIn(status, (200, 404, 405, 501), (path, raw))
+                    self.assertIn(status, (200, 400, 404, 405, 501), (path, raw))
                     if status != 200:
                         self.assertTrue(json.loads(raw), path)
             self.assertEqual(json.loads(way.proxy.get("/v1/models")[1])["data"][0]["id"], "stub")
