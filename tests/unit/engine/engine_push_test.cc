@@ -100,7 +100,7 @@ class PushTest : public ::testing::TestWithParam<bool> {
     request.id = "cmpl-x-0";
     request.prompt = std::move(tokens);
     request.sampling = greedy(max_tokens);
-    request.metaserver = Metaserver{"meta", 80, "/v1/metaserver", "cmpl-x-0"};
+    request.metaserver = Metaserver{"meta", 80, false, "/v1/metaserver", "cmpl-x-0"};
     request.traceparent = "00-abc";
     return d_.engine->submit(std::move(request), collector.sink());
   }
