@@ -36,12 +36,19 @@ std::string_view type_of_status(int status) {
   }
 }
 
+/// Only what is wrong with a request, or with the hand-over that it carries, is its sender's mistake. What another
+/// instance does not have any more, or has already, is not: a proxy would pass that 4xx on as the answer.
+HttpMapping mapping_of(const Status& error) {
+  const HttpMapping mapping = http_mapping(error.code());
+  const bool of_a_handover = error.scope() == Scope::kTransfer && error.code() == Code::kInvalidArgument;
+  if (error.scope() == Scope::kRequest || of_a_handover || mapping.status >= 500) return mapping;
+  return http_mapping(Code::kUnavailable);
+}
+
 }  // namespace
 
 Refusal::Refusal(const Status& error)
-    : status(http_mapping(error.code()).status),
-      type(http_mapping(error.code()).error_type),
-      message(error.message()) {}
+    : status(mapping_of(error).status), type(mapping_of(error).error_type), message(error.message()) {}
 
 Refusal bad_request(std::string message, std::string param) {
   return Refusal(400, "BadRequestError", std::move(message), std::move(param));

@@ -16,6 +16,14 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
+TEST(Refusals, WhatAPeerDoesNotHaveIsNoMistakeOfTheClient) {
+  EXPECT_EQ(Refusal(Status(Code::kNotFound, "no such model")).status, 404);
+  EXPECT_EQ(Refusal(Status(Code::kNotFound, "D does not wait any more", Scope::kTransfer)).status, 503);
+  EXPECT_EQ(Refusal(Status(Code::kInvalidArgument, "P sent nonsense", Scope::kPeer)).status, 503);
+  EXPECT_EQ(Refusal(Status(Code::kInvalidArgument, "the hand-over has no blocks", Scope::kTransfer)).status, 400);
+  EXPECT_EQ(Refusal(Status(Code::kDataLoss, "checksum", Scope::kTransfer)).status, 500);
+}
+
 TEST_F(ServiceTest, CompletionHasAllKeysInOrder) {
   const std::string response = ask("/v1/completions", R"({"prompt":"abc","model":"alias"})");
   ASSERT_EQ(status_of(response), 200);

@@ -333,6 +333,7 @@ TEST_P(PushTest, AbortBeforeAnyOffer) {
   Collector late;  // the proxy had sent it already
   ASSERT_TRUE(prefill(late, prompt(25), to));
   EXPECT_EQ(late.last().error.code(), Code::kNotFound);
+  EXPECT_EQ(late.last().error.scope(), Scope::kTransfer) << "no mistake of the client";
   expect_balanced();
 }
 
