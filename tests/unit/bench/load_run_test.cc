@@ -107,9 +107,10 @@ class LoadRuns : public ::testing::Test {
     const std::vector<Sample> samples(count, Sample{"prompt", 4, 3});
     std::vector<double> due;
     for (std::size_t i = 0; i < count; ++i) due.push_back(gap * static_cast<double>(i));
+    boost::asio::steady_timer canceller(io);
     if (cancel_after_ > Duration::zero()) {
-      canceller_.emplace(io, cancel_after_);
-      canceller_->async_wait([this](const auto&) { cancel_.cancel(); });
+      canceller.expires_after(cancel_after_);
+      canceller.async_wait([this](const auto&) { cancel_.cancel(); });
     }
     return LoadRun(io, **target, config_, model, samples, due, cancel_).run();
   }
@@ -118,7 +119,6 @@ class LoadRuns : public ::testing::Test {
   config::BenchConfig config_;
   net::Cancel cancel_;
   Duration cancel_after_{};
-  std::optional<boost::asio::steady_timer> canceller_;
 };
 
 TEST_F(LoadRuns, AllAtOnce) {
