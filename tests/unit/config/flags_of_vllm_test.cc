@@ -187,49 +187,8 @@ TEST(VllmFlags, OrAreRefusedByNameWithTheReason) {
   }
 }
 
+/// The long ones are in guides_test.cc.
 TEST(VllmFlags, LinesOfGuidesParse) {
-  const auto decode = parse_as<ServeConfig>(
-      {"serve",
-       "/model/X",
-       "--host",
-       "0.0.0.0",
-       "--port",
-       "8004",
-       "--api-server-count",
-       "1",
-       "--data-parallel-size",
-       "32",
-       "--data-parallel-size-local",
-       "16",
-       "--data-parallel-address",
-       "192.0.0.3",
-       "--data-parallel-rpc-port",
-       "5964",
-       "--tensor-parallel-size",
-       "1",
-       "--enable-expert-parallel",
-       "--seed",
-       "1024",
-       "--distributed-executor-backend",
-       "mp",
-       "--served-model-name",
-       "qwen3-moe",
-       "--max-model-len",
-       "32768",
-       "--max-num-batched-tokens",
-       "512",
-       "--max-num_seqs",
-       "16",
-       "--trust-remote-code",
-       "--no-enable-prefix-caching",
-       "--gpu-memory-utilization",
-       "0.9",
-       "--compilation-config",
-       R"({"cudagraph_capture_sizes":[16]})",
-       "--kv-transfer-config",
-       R"({"kv_connector":"MooncakeLayerwiseConnector","kv_role":"kv_consumer","kv_port":"30200","engine_id":"2"})"});
-  EXPECT_EQ(decode.kv_transfer->port, 30200);
-  EXPECT_EQ(decode.data_parallel.local, 16);
   const auto node = parse_as<ServeConfig>({"serve", "M", "--headless", "--data-parallel-size", "4",
                                            "--data-parallel-size-local", "2", "--data-parallel-start-rank", "2",
                                            "--data-parallel-address", "A", "--data-parallel-rpc-port", "13345"});
