@@ -40,6 +40,7 @@ struct ProxyConfig {
   std::string metaserver_url;
   int max_retries = 3;                       ///< attempts of the prefill stage, over different prefillers
   std::chrono::milliseconds retry_delay{1};  ///< doubles with each attempt
+  int max_stream_resumes = 1;                ///< decoders that go on with one stream, one after the other
   std::chrono::milliseconds connect_timeout{3'000};
   std::chrono::milliseconds prefill_timeout{600'000};        ///< whole prefill answer
   std::chrono::milliseconds first_byte_timeout{600'000};     ///< decode: until the head of the answer

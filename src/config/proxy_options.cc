@@ -137,6 +137,8 @@ ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
             integer_into(config_.max_retries, 1, 100));
   flags.one("--retry-delay", "TIME", "pause before the second attempt; doubles", "0.001",
             milliseconds_into(config_.retry_delay));
+  flags.one("--max-stream-resumes", "N", "times that another decoder goes on with a stream that broke off", "1",
+            integer_into(config_.max_stream_resumes, 0, 100));
   flags.one("--connect-timeout", "TIME", "until a backend accepts", "3s", milliseconds_into(config_.connect_timeout));
   flags.one("--prefill-timeout", "TIME", "whole answer of a prefiller", "600s",
             milliseconds_into(config_.prefill_timeout));

@@ -82,10 +82,10 @@ std::string ClientBody::for_push(std::string_view prompt, std::string_view param
   return members.text();
 }
 
-std::string ClientBody::for_decode(std::string_view params) const {
-  if (params.empty()) return members_.text();
+std::string ClientBody::for_decode(std::string_view params, std::optional<std::uint32_t> seed) const {
   JsonMembers members = members_;
-  members.set("kv_transfer_params", params);
+  if (!params.empty()) members.set("kv_transfer_params", params);
+  if (seed && stream() && members.find("seed").value_or("null") == "null") members.set("seed", std::to_string(*seed));
   return members.text();
 }
 

@@ -13,10 +13,13 @@
 //   max_completion_tokens   1 if present             as sent
 //   n                       1 if present             as sent
 //   stream_options          dropped                  as sent
+//   seed                    as sent                  as sent; a stream without one gets ours, if it is for an instance
+//                                                    of ours: another decoder can then draw the same numbers
 //   everything else         as sent                  as sent
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,8 +40,8 @@ class ClientBody {
   std::string for_push(std::string_view prompt, std::string_view params) const;
   /// Raw JSON of each prompt: a text or a list of token ids. Empty if there is no such member (a chat).
   std::vector<std::string> prompts() const;
-  /// `params`: raw JSON of kv_transfer_params; empty: the decoder prefills by itself.
-  std::string for_decode(std::string_view params) const;
+  /// `params`: raw JSON of kv_transfer_params; empty: the decoder prefills by itself. `seed`: for a stream without one.
+  std::string for_decode(std::string_view params, std::optional<std::uint32_t> seed = {}) const;
   /// The member "request_id" if it can be a header's value, else "".
   std::string request_id() const;
   bool stream() const { return members_.is_true("stream"); }

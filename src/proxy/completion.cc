@@ -8,6 +8,7 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <random>
 
 #include "base/log.h"
 #include "net/relay.h"
@@ -41,7 +42,9 @@ net::ClientTimeouts decode_timeouts(const config::ProxyConfig& config) {
 }
 
 Completion::Completion(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange)
-    : context_(std::move(context)), exchange_(std::move(exchange)), arrived_(now()) {
+    : context_(std::move(context)), exchange_(std::move(exchange)), stream_(exchange_), arrived_(now()) {
+  resumes_left_ = context_->config.max_stream_resumes;
+  seed_ = std::random_device{}() >> 1U;
   context_->metrics.inflight.set(++context_->inflight);
 }
 
@@ -90,12 +93,14 @@ std::string Completion::no_room() const {
 net::Task<void> Completion::pair() {
   co_await context_->watch.ready();
   const int rounds = std::max(context_->config.max_retries, 1);
+  int resumes = resumes_left_;
   for (int number = 0; number < rounds; ++number) {
     if (number > 0) co_await pause(number - 1, cancel_);
     if (cancel_.cancelled()) break;
-    const Next next = co_await round(number > 0);
+    const Next next = co_await round(number > 0 || stream_.begun());
     if (next == Next::kEnd) co_return;
     if (next == Next::kGiveUp) break;
+    if (std::exchange(resumes, resumes_left_) != resumes_left_) number = -1;  // begins anew, and at once
   }
   co_await give_up();
 }
@@ -149,6 +154,12 @@ net::ClientRequest Completion::backend_request(std::string body, std::string_vie
   return request;
 }
 
+std::string Completion::decode_body(const Instance& decoder, std::string_view kv_params) const {
+  std::optional<std::uint32_t> seed;
+  if (decoder.is_tandem && context_->config.max_stream_resumes > 0) seed = seed_;
+  return body_.for_decode(kv_params, seed);
+}
+
 net::Task<Next> Completion::decode(DecodeStage stage) {
   const auto decoder = stage.decoder;
   const LoadShare share = InstanceBoard::take_decode(decoder, body_.num_bytes());
@@ -186,7 +197,7 @@ net::Task<Next> Completion::pass_on(const DecodeStage& stage, std::unique_ptr<ne
   const auto first_byte = now();
   stage.begun();
   InstanceBoard::succeeded(*stage.decoder);
-  context_->metrics.first_byte_seconds.observe(seconds(first_byte - arrived_));
+  if (!stream_.begun()) context_->metrics.first_byte_seconds.observe(seconds(first_byte - arrived_));
   outcome_ = status_class(answer->status());
   net::Headers extra;
   if (timing_wanted_) {
@@ -196,17 +207,37 @@ net::Task<Next> Completion::pass_on(const DecodeStage& stage, std::unique_ptr<ne
     decode.header = std::string(answer->headers().find("x-tandem-timing").value_or(""));
     extra.add("x-tandem-timing", combine_timing(seconds(first_byte - arrived_), prefill, decode, stage.overlapped));
   }
-  net::ErrorEvent event = [](std::string_view why) { return "data: " + error_body(502, why) + "\n\n"; };
-  const net::RelayOutcome outcome = co_await net::relay_answer(exchange_, std::move(answer), std::move(first_piece),
-                                                               std::move(extra), std::move(event));
-  if (outcome.end == net::RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
-  if (outcome.end == net::RelayOutcome::End::kBroken) {
-    InstanceBoard::failed(*stage.decoder, now());
-    outcome_ = "broken";
-    log::warning("request {}: the answer broke off after {} bytes: {}", request_id_, outcome.num_bytes,
-                 outcome.error.message());
+  net::RelayOutcome outcome;
+  const bool events = answer->headers().find("content-type").value_or("").starts_with("text/event-stream");
+  if (events || stream_.begun()) {
+    net::Headers headers = net::answer_headers(answer->headers());
+    for (const auto& [name, value] : extra.fields()) headers.set(name, value);
+    std::function<bool()> may_resume = [this, &stage] { return can_resume(*stage.decoder); };
+    outcome = co_await stream_.relay(std::move(answer), std::move(first_piece), std::move(headers), may_resume);
+  } else {
+    outcome = co_await net::relay_answer(exchange_, std::move(answer), std::move(first_piece), std::move(extra), {});
   }
+  if (outcome.end == net::RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
+  if (outcome.end == net::RelayOutcome::End::kComplete) co_return Next::kEnd;
+  InstanceBoard::failed(*stage.decoder, now());
+  note_problem(fmt::format("decoder {}: its answer broke off after {} bytes: {}", stage.decoder->name,
+                           outcome.num_bytes, outcome.error.message()));
+  if (events && can_resume(*stage.decoder)) {
+    --resumes_left_;
+    context_->metrics.stream_resumes.add();
+    tried_decoders_.spend(*stage.decoder);
+    co_return Next::kAgain;
+  }
+  outcome_ = "broken";
+  if (stream_.begun()) co_await stream_.end_with_error(502, outcome.error.message());
   co_return Next::kEnd;
+}
+
+bool Completion::can_resume(const Instance& broken) const {
+  if (resumes_left_ == 0 || cancel_.cancelled() || !stream_.can_resume()) return false;
+  Tried tried = tried_decoders_;
+  tried.spend(broken);
+  return context_->board.best(Role::kDecode, std::nullopt, tried, now()) != nullptr;
 }
 
 net::Task<Next> Completion::refused(std::shared_ptr<Instance> instance, std::unique_ptr<net::ClientResponse> answer,
@@ -225,6 +256,12 @@ net::Task<Next> Completion::refused(std::shared_ptr<Instance> instance, std::uni
 }
 
 net::Task<void> Completion::relay_refusal(int status, net::Headers headers, std::string body) {
+  if (stream_.begun()) {
+    std::string why = fmt::format("the answer broke off, and another instance refuses it: {}", body);
+    outcome_ = "broken";
+    co_await stream_.end_with_error(502, std::move(why));
+    co_return;
+  }
   outcome_ = "4xx";
   co_await net::relay_whole(exchange_, status, std::move(headers), std::move(body));
 }
@@ -273,8 +310,13 @@ net::Task<void> Completion::give_up() {
     co_return;
   }
   if (problems_.size() > kMostProblemsNamed) problems_.resize(kMostProblemsNamed);
-  auto response = error_response(
-      give_up_status_, fmt::format("no instance could answer this request. Tried: {}", fmt::join(problems_, "; ")));
+  std::string why = fmt::format("no instance could answer this request. Tried: {}", fmt::join(problems_, "; "));
+  if (stream_.begun()) {
+    outcome_ = "broken";
+    co_await stream_.end_with_error(give_up_status_, std::move(why));
+    co_return;
+  }
+  auto response = error_response(give_up_status_, why);
   if (!retry_after_.empty() && is_overload(give_up_status_)) response.headers.set("retry-after", retry_after_);
   (void)co_await exchange_->respond(std::move(response));
 }

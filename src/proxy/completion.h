@@ -12,6 +12,7 @@
 #include "net/cancel.h"
 #include "net/http_server.h"
 #include "proxy/client_body.h"
+#include "proxy/client_stream.h"
 #include "proxy/proxy_context.h"
 #include "proxy/timing.h"
 #include "proxy/trace_context.h"
@@ -61,12 +62,15 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::shared_ptr<Instance> decoder;
     std::string body;
     net::Cancel cancel;  ///< cancelled with the client, or earlier by the flow (the stage then ends with kGiveUp)
-    std::function<void()> begun;                         ///< the answer has begun: nothing is tried again from here on
+    std::function<void()> begun;                         ///< the answer has begun
     std::function<bool()> excused;                       ///< a 5xx is not the decoder's fault; may be empty
     std::function<net::Task<StageTime>()> prefill_time;  ///< for X-Tandem-Timing
     bool overlapped = false;                             ///< the prefill runs during this stage
   };
-  /// Asks the decoder and passes its answer on. 4xx is passed on; other failures before the first byte are noted.
+  /// The body for a decoder.
+  std::string decode_body(const Instance& decoder, std::string_view kv_params) const;
+  /// Asks the decoder and passes its answer on. 4xx is passed on; other failures before the first byte are noted. A
+  /// stream that breaks off later is kAgain if another decoder may go on with it.
   net::Task<Next> decode(DecodeStage stage);
 
   /// An instance answered, but not with success: passes 4xx on, notes the rest.
@@ -92,10 +96,15 @@ class Completion : public std::enable_shared_from_this<Completion> {
   net::Task<Next> round(bool again);
   net::Task<Next> pass_on(const DecodeStage& stage, std::unique_ptr<net::ClientResponse> answer,
                           std::string first_piece, TimePoint asked);
+  /// Whether a stream that `broken` breaks off can go on at another decoder.
+  bool can_resume(const Instance& broken) const;
   net::Task<void> give_up();
 
   std::shared_ptr<ProxyContext> context_;
   std::shared_ptr<net::Exchange> exchange_;
+  ClientStream stream_;
+  int resumes_left_ = 0;
+  std::uint32_t seed_;  ///< of all attempts, if the client gave none
   net::Cancel cancel_;
   ClientBody body_;
   TraceContext trace_;

@@ -66,7 +66,8 @@ net::Task<Next> LayerwiseFlow::round() {
   const auto entry = completion.context().open_requests.open(parent, deliveries);
   Completion::DecodeStage stage;
   stage.decoder = decoder;
-  stage.body = completion.body().for_decode(
+  stage.body = completion.decode_body(
+      *decoder,
       fmt::format(R"({{"do_remote_decode":false,"do_remote_prefill":true,"metaserver":{}}})", json_quote(url)));
   stage.cancel = deliveries->decode_cancel();
   stage.begun = [deliveries] { deliveries->answer_begun(); };

@@ -6,7 +6,8 @@
 //   decoder unreachable, broken, 429, 5xx
 //     before the first byte    its prefills are aborted, then all again with a new id, up to max_retries; the same
 //                              decoder only if it was unreachable or overloaded (429, 503)
-//     afterwards               never again; the broken end is made visible (net/relay.h)
+//     afterwards               a stream: the same, max_stream_resumes times, and the client gets what it has not got
+//                              yet (stream_trail.h); else the broken end is made visible
 //   decoder 4xx                passed on
 //   no prefiller could do it   the decoder learns it by status 502. One of ours may then compute the prompt itself
 //                              (kv_load_failure_policy) or ends; others are cut off. The client gets the reasons

@@ -33,6 +33,8 @@ ProxyMetrics::ProxyMetrics(obs::Registry& owner)
       inflight(owner.gauge("tandem:proxy_inflight_requests", "Requests between their arrival and their end.")),
       prefill_retries(retries(owner, "prefill")),
       decode_retries(retries(owner, "decode")),
+      stream_resumes(owner.counter("tandem:proxy_stream_resumes_total",
+                                   "Streams whose decoder broke off and that another one was to go on with.")),
       local_prefills(
           owner.counter("tandem:proxy_local_prefills_total",
                         "Requests whose decoder got no KV from a prefiller: it prefilled or had it cached.")),

@@ -20,6 +20,7 @@ struct ProxyMetrics {
   obs::Registry& registry;
   obs::Gauge inflight;
   obs::Counter prefill_retries, decode_retries;
+  obs::Counter stream_resumes;  ///< streams that broke off and went to another decoder
   obs::Counter local_prefills;  ///< requests whose decoder got no KV from a prefiller: it prefilled or had it cached
   obs::Counter releases_ok, releases_unsupported, releases_failed;
   obs::Histogram prefill_seconds, first_byte_seconds;

@@ -86,8 +86,8 @@ net::Task<Next> PullFlow::decode() {
   Next next = Next::kGiveUp;
   if (auto decoder = completion.choose(Role::kDecode, Connector::kPull, tried_decoders_)) {
     Completion::DecodeStage stage;
+    stage.body = completion.decode_body(*decoder, kv_params_);
     stage.decoder = std::move(decoder);
-    stage.body = completion.body().for_decode(kv_params_);
     stage.cancel = completion.cancel();
     stage.begun = [this] {
       lease_.taken();

@@ -7,7 +7,8 @@
 //   prefiller 4xx                         passed on; no backend is asked again
 //   decoder fails in one of these ways
 //     before the first byte               lease released, then all again with a new prefill, up to max_retries
-//     afterwards                          never again; the broken end is made visible (net/relay.h)
+//     afterwards                          a stream: the same, max_stream_resumes times, and the client gets what it has
+//                                         not got yet (stream_trail.h); else the broken end is made visible
 //   decoder 4xx                           passed on; lease released
 //   client leaves                         the backend's connection is closed at once; lease released
 #pragma once
