@@ -215,7 +215,8 @@ net::Task<Next> Completion::pass_on(const DecodeStage& stage, std::unique_ptr<ne
     std::function<bool()> may_resume = [this, &stage] { return can_resume(*stage.decoder); };
     outcome = co_await stream_.relay(std::move(answer), std::move(first_piece), std::move(headers), may_resume);
   } else {
-    outcome = co_await net::relay_answer(exchange_, std::move(answer), std::move(first_piece), std::move(extra), {});
+    net::ErrorEvent none;  // only event streams have them
+    outcome = co_await net::relay_answer(exchange_, std::move(answer), std::move(first_piece), std::move(extra), none);
   }
   if (outcome.end == net::RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
   if (outcome.end == net::RelayOutcome::End::kComplete) co_return Next::kEnd;

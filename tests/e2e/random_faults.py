@@ -113,10 +113,15 @@ def prompt_of(number):
     return [shared.randrange(1, 250) for _ in range(48)] + [rng.randrange(1, 250) for _ in range(rng.randrange(1, 250))]
 
 
+def fields_of(number):
+    """Every fourth one draws random numbers."""
+    return {"prompt": prompt_of(number), "max_tokens": MAX_TOKENS, "ignore_eos": True, "seed": number,
+            "temperature": 0.8 if number % 4 == 2 else 0}
+
+
 def ask(proxy, number, leaves_after):
     """("right" | "error" | "left", detail)"""
-    body = {"prompt": prompt_of(number), "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True,
-            "stream": number % 2 == 0}
+    body = {**fields_of(number), "stream": number % 2 == 0}
     connection = proxy.connection(timeout_s=REQUEST_DEADLINE_S)
     with contextlib.closing(connection):
         try:
@@ -156,7 +161,7 @@ def run(requests, connector, policy, seed, shape="tiny-t7", streams=8):
         colocated = tandem.serve("colocated", *FLAGS, "--kv-cache-memory-bytes", "16M", model=model)
         stack.callback(colocated.stop)
         colocated.wait_ready()
-        expected = {n: colocated.complete(prompt_of(n), max_tokens=MAX_TOKENS, ignore_eos=True)["choices"][0]["text"]
+        expected = {n: colocated.complete(**fields_of(n))["choices"][0]["text"]
                     for n in range(requests)}
         cluster = Cluster(stack, model, connector, policy)
         faults = FaultMaker(cluster, random.Random(seed + 1))
@@ -179,6 +184,7 @@ def run(requests, connector, policy, seed, shape="tiny-t7", streams=8):
         # Whoever was left without a word waits for the rest of a lease's term.
         tandem.assert_blocks_come_back(*cluster.instances.values(), within_s=3 * LEASE_TERM_S + 4)
         tandem.assert_scores_zero(cluster.proxy, within_s=5)
+        outcomes["streams gone on elsewhere"] = int(cluster.proxy.metric("tandem:proxy_stream_resumes_total"))
     return outcomes, faults.counts, wrong
 
 

@@ -196,6 +196,44 @@ class Faults(unittest.TestCase):
             self.assert_right(text, self.decode(self.d1, text, self.hand_over(prefiller, text)))
         self.assert_proxy_answers()
 
+    def test_streams_of_a_killed_decoder_go_on_at_the_other(self):
+        def events(stream):
+            all_events = []
+            while (event := stream.event()) is not None:
+                all_events.append(json.loads(event) if event != "[DONE]" else event)
+                if event != "[DONE]":
+                    del all_events[-1]["id"], all_events[-1]["created"]
+            return all_events
+
+        # One stream for each seat: what finds all of them taken waits for one, and breaks off later than the fault.
+        kinds = [{"logprobs": 2}, {"temperature": 0.9, "seed": 7, "n": 2}, {"temperature": 0.9},
+                 {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}]
+        bodies = [{"prompt": prompt(30 + number), "max_tokens": 60, "ignore_eos": True, **kind}
+                  for number, kind in enumerate(kinds)]
+        expected = []
+        for body in bodies:
+            with contextlib.closing(tandem.Stream(self.fleet.plain, body)) as stream:
+                expected.append(events(stream))
+        way = tandem.proxy([self.p1, self.p2], [self.d1, self.d2]).wait_ready()
+        self.addCleanup(way.stop)
+        streams = [tandem.Stream(way, body) for body in bodies]
+        for stream in streams:
+            self.addCleanup(stream.close)
+        tandem.wait_until(lambda: self.d1.metric("vllm:num_requests_running") > 0
+                          and self.d1.metric("vllm:generation_tokens_total") > 5, 10, "streams are under way on D1")
+        self.d1.kill()
+        for kind, right, stream in zip(kinds, expected, streams):
+            got = events(stream)
+            self.assertEqual(got[-1], "[DONE]", got[-3:])
+            if kind == {"temperature": 0.9}:
+                right, got = len(right), len(got)  # nobody's numbers but its own
+            by_choice = lambda all_events: sorted(all_events, key=lambda event: event["choices"][0]["index"]
+                                                  if isinstance(event, dict) and event["choices"] else 9)
+            self.assertEqual(got if kind.get("n") is None else by_choice(got),
+                             right if kind.get("n") is None else by_choice(right), kind)
+        self.assertGreaterEqual(way.metric("tandem:proxy_stream_resumes_total"), 1)
+        self.fleet.restart("D1")
+
     # The proxy dies.
 
     def test_proxy_killed_in_mid_stream_and_during_prefill(self):
