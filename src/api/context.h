@@ -72,6 +72,8 @@ struct Context {
   /// Text longer than this many bytes cannot fit into max_model_len tokens, whatever it says: refused untokenised.
   std::size_t max_text_bytes = 0;
   std::int64_t in_flight = 0;  ///< generation requests being answered
+  std::int64_t under_way = 0;  ///< requests of any kind that are being answered
+  bool draining = false;       ///< what is under way may finish, nothing new begins
   HandedOver handed_over;
   /// --default-chat-template-kwargs, parsed; never nullptr.
   std::shared_ptr<const boost::json::object> template_defaults;

@@ -84,22 +84,26 @@ Outcome<void> check_metaserver(const Context& context, const KvParams& kv) {
                      "kv_transfer_params");
 }
 
+/// The deployment is wrong, and nothing that the client could change: as a 4xx it would be passed on as his mistake,
+/// and no other instance would be tried.
+Refusal misconfigured(std::string message) {
+  return Refusal(500, "InternalServerError", std::move(message), "kv_transfer_params");
+}
+
 /// A peer must be another engine by name too (both logs would speak of one), and with a rank table one that is in it.
 Outcome<void> check_peer(const Context& context, const std::string& engine_id, std::uint64_t incarnation,
                          const std::string& host) {
   const config::KvTransferConfig& kv = *context.config.kv_transfer;
   const TransferInfo& own = context.parts.transfer;
   if (kv.kind != config::KvConnector::kRankTable && engine_id == own.engine_id && incarnation != own.incarnation)
-    return bad_request(
-        fmt::format(
-            "Conflict engine id '{}': this instance and the one at {} both have it; give each another engine_id "
-            "in --kv-transfer-config",
-            engine_id, host),
-        "kv_transfer_params");
+    return misconfigured(fmt::format(
+        "Conflict engine id '{}': this instance and the one at {} both have it; give each another engine_id "
+        "in --kv-transfer-config",
+        engine_id, host));
   if (!kv.peer_hosts.empty() && std::find(kv.peer_hosts.begin(), kv.peer_hosts.end(), host) == kv.peer_hosts.end())
-    return bad_request(fmt::format("the KV is handed over by {} (engine '{}'), which is in no row of the rank table {}",
-                                   host, engine_id, kv.rank_table),
-                       "kv_transfer_params");
+    return misconfigured(
+        fmt::format("the KV is handed over by {} (engine '{}'), which is in no row of the rank table {}", host,
+                    engine_id, kv.rank_table));
   return {};
 }
 

@@ -10,8 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "base/log.h"
-#include "net/http_parser.h"
+#include "net/access_log.h"
 
 namespace tandem::api {
 namespace {
@@ -19,22 +18,6 @@ namespace {
 constexpr std::string_view kNotMeasured[] = {"/metrics", "/metrics/", "/health",     "/ping",
                                              "/load",    "/version",  "/server_info"};
 constexpr std::string_view kMethods[] = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"};
-
-/// The path as it was sent: what it decodes to must not write lines of its own.
-std::string quoted_path(const net::HttpRequest& request) {
-  std::string out;
-  for (const char c : request.path) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("/-._~!$&'()*+,;=:@").find(c) != std::string_view::npos;
-    if (plain)
-      out += c;
-    else
-      fmt::format_to(std::back_inserter(out), "%{:02X}", static_cast<unsigned char>(c));
-  }
-  if (!request.query.empty()) out += '?';
-  for (const char c : request.query) out += c > ' ' && c != '"' && c != '\x7f' ? c : '_';
-  return out;
-}
 
 class HttpMetrics {
  public:
@@ -108,9 +91,7 @@ net::ServerObserver make_request_observer(const config::ServeConfig& config, obs
   net::ServerObserver observer;
   if (config.access_log) {
     observer.answered = [](const net::HttpRequest& request, std::string_view version, int status) {
-      if (!log::enabled(log::Level::kInfo)) return;
-      log::info("{} - \"{} {} HTTP/{}\" {} {}", request.peer, request.method, quoted_path(request), version, status,
-                net::reason_phrase(status));
+      net::log_answered(request, version, status);
     };
   }
   const auto metrics = std::make_shared<HttpMetrics>(registry, config.root_path);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/service.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,28 +31,56 @@ net::Task<void> refuse(ContextPtr context, ExchangePtr exchange, int status, std
   co_await send(context, exchange, std::move(response));
 }
 
+/// Without the prefix that a gateway may leave on it.
+std::string_view bare_path(const Context& context, const net::HttpRequest& request) {
+  std::string_view path = request.path;
+  const std::string& root = context.config.root_path;
+  if (path.starts_with(root)) path.remove_prefix(root.size());
+  return path;
+}
+
 /// Nobody without a key comes further; nullopt: come in. Behind the first process of an instance it is that one that
 /// has the keys, and asks by the instance's secret.
-std::optional<net::HttpResponse> gate(Context& context, const net::HttpRequest& request) {
+std::optional<net::HttpResponse> check_key(const Context& context, const net::HttpRequest& request) {
   const std::string& secret = context.parts.bearer;
   if (!secret.empty()) {
     if (net::has_bearer(request, {secret})) return std::nullopt;
     return error_response(
         Refusal(401, "AuthenticationError", "this is a process behind the first one of its instance; ask that one"));
   }
-  std::string_view path = request.path;
-  const std::string& root = context.config.root_path;
-  if (path.starts_with(root)) path.remove_prefix(root.size());
-  if (request.method == "OPTIONS" || !(needs_key(path) || needs_key(request.path)) ||
+  if (request.method == "OPTIONS" || !(needs_key(bare_path(context, request)) || needs_key(request.path)) ||
       net::has_bearer(request, context.config.api_keys))
     return std::nullopt;
-  net::HttpResponse response(401, "application/json", R"({"error":"Unauthorized"})");
-  add_common_headers(context, request, response.headers);
-  return response;
+  return net::HttpResponse(401, "application/json", R"({"error":"Unauthorized"})");
 }
+
+std::optional<net::HttpResponse> gate(const Context& context, const net::HttpRequest& request) {
+  static constexpr std::string_view kNewWork[] = {"/v1/chat/completions", "/v1/completions", "/invocations", "/health",
+                                                  "/ping"};
+  auto refused = check_key(context, request);
+  if (!refused && context.draining && request.method != "OPTIONS" &&
+      std::find(std::begin(kNewWork), std::end(kNewWork), bare_path(context, request)) != std::end(kNewWork))
+    refused = error_response(Refusal(503, "ServiceUnavailableError",
+                                     "this instance is stopping: it finishes what it has and takes nothing new"));
+  if (refused && context.parts.bearer.empty()) add_common_headers(context, request, refused->headers);
+  return refused;
+}
+
+/// Counts a request while it is being answered.
+class UnderWay {
+ public:
+  explicit UnderWay(ContextPtr context) : context_(std::move(context)) { ++context_->under_way; }
+  ~UnderWay() { --context_->under_way; }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+
+ private:
+  ContextPtr context_;
+};
 
 /// Keeps what a library throws inside this part: the client gets a 500, or a broken stream if it already has a head.
 net::Task<void> guarded(Endpoint endpoint, ContextPtr context, ExchangePtr exchange) {
+  const UnderWay counted(context);
   std::string thrown;
   try {
     co_await endpoint(context, exchange);
@@ -129,6 +158,13 @@ void Service::log_routes() const {
 
 void Service::instance_changed() {
   if (context_->front) context_->front->instance_changed();
+}
+
+void Service::begin_drain() { context_->draining = true; }
+
+bool Service::drained() const {
+  const engine::EngineStats stats = context_->engine().stats();
+  return context_->under_way + stats.num_running + stats.num_waiting + stats.num_leased == 0;
 }
 
 }  // namespace tandem::api

@@ -21,6 +21,12 @@ class Service {
   void log_routes() const;
   /// A process of the instance came or went (ServiceParts::instance_view). On the server's thread.
   void instance_changed();
+  /// From here on requests that generate, and questions about health, get 503 with Retry-After: whoever routes goes
+  /// elsewhere. All else is answered as before, since decoders still fetch and release what they were promised. On the
+  /// server's thread.
+  void begin_drain();
+  /// Nothing is left to wait for: no answer under way, no request in the engine, no KV kept for a decoder.
+  bool drained() const;
 
  private:
   std::shared_ptr<Context> context_;

@@ -51,7 +51,7 @@ Result<void> run_check_network(const config::CheckNetworkConfig& config) {
   std::fwrite(table.data(), 1, table.size(), stdout);
   std::fflush(stdout);
   if (const std::size_t failed = cluster::num_failed(rows); failed > 0)
-    return Status(Code::kFailedPrecondition, fmt::format("{} of {} network checks failed", failed, rows.size()));
+    return Status(Code::kFailedPrecondition, fmt::format("{} network checks failed; the table says which", failed));
   return {};
 }
 

@@ -125,8 +125,11 @@ Result<PortReservation> PortReservation::reserve(const std::string& host, std::u
     if (reason == EADDRINUSE) break;  // others (no IPv6 here) do not count while one address works
   }
   if (reason == EADDRINUSE || reservation.sockets_.empty())
-    return Status(Code::kUnavailable, fmt::format("cannot listen on {}:{}: {}{}", name, port, std::strerror(reason),
-                                                  reason == EADDRINUSE ? in_use_by(port) : ""));
+    return Status(Code::kUnavailable,
+                  fmt::format("cannot listen on {}:{}: {}{}", name, port, std::strerror(reason),
+                              reason == EADDRINUSE      ? in_use_by(port)
+                              : reason == EADDRNOTAVAIL ? " (no interface of this host has that address)"
+                                                        : ""));
   return reservation;
 }
 

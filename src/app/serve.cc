@@ -31,6 +31,7 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::chrono::milliseconds kDrain{3000};  // for answers that are being written when we stop
+constexpr std::chrono::milliseconds kDrainLook{20};
 constexpr std::chrono::seconds kHealthInterval{1};
 constexpr std::chrono::seconds kDeadEngineGrace{4};  // clients see their errors before the process goes
 constexpr std::size_t kMaxBodyBytes = 64U << 20;
@@ -38,7 +39,7 @@ constexpr std::size_t kMaxBodyBytes = 64U << 20;
 class ServeSession {
  public:
   explicit ServeSession(const config::ServeConfig& config)
-      : config_(config), signals_(io_, SIGINT, SIGTERM), health_(io_) {}
+      : config_(config), signals_(io_, SIGINT, SIGTERM), health_(io_), drain_(io_) {}
   ~ServeSession() {
     if (loader_.joinable()) loader_.join();
     if (stopper_.joinable()) stopper_.join();
@@ -82,7 +83,9 @@ class ServeSession {
     const int end = first + config_.data_parallel.local * config_.tensor_parallel_size;
     for (int rank = first; rank < end; ++rank) {
       auto port = PortReservation::reserve(host, static_cast<std::uint16_t>(kv.port + rank));
-      if (!port) return port.error().context(fmt::format("kv_port {} (rank {})", kv.port, rank));
+      if (!port)
+        return port.error().context(
+            fmt::format("kv_port {} (rank {}), at the address of VLLM_HOST_IP, HCCL_IF_IP or --host", kv.port, rank));
       kv_ports_.push_back(std::move(*port));
     }
     return {};
@@ -128,14 +131,42 @@ class ServeSession {
   void wait_for_signal() {
     signals_.async_wait([this](const boost::system::error_code& error, int number) {
       if (error) return;
-      if (!ready_ || stopping_) {
+      if (!ready_ || stopping_ || drain_until_) {
         // Loading cannot be interrupted, and who asks twice does not want to wait. The kernel frees all we hold.
         log::info("stopped by signal {}", number);
         std::_Exit(ready_ ? 1 : 0);
       }
       log::info("stopping on signal {}", number);
-      begin_stop();
+      if (config_.shutdown_timeout.count() > 0)
+        begin_drain();
+      else
+        begin_stop();
       wait_for_signal();
+    });
+  }
+
+  void begin_drain() {
+    log::info("running requests have {} s to finish; a second signal ends them",
+              std::chrono::duration<double>(config_.shutdown_timeout).count());
+    service_->begin_drain();
+    drain_until_ = std::chrono::steady_clock::now() + config_.shutdown_timeout;
+    watch_drain();
+  }
+
+  /// Until nothing is left to wait for. Of an instance over several processes only the first one knows all requests, so
+  /// that one is to be stopped before the others.
+  void watch_drain() {
+    drain_.expires_after(kDrainLook);
+    drain_.async_wait([this](const boost::system::error_code& error) {
+      if (error || stopping_) return;
+      if (service_->drained()) {
+        begin_stop();
+      } else if (std::chrono::steady_clock::now() >= *drain_until_) {
+        log::warning("--shutdown-timeout is over: what still runs is ended");
+        begin_stop();
+      } else {
+        watch_drain();
+      }
     });
   }
 
@@ -225,6 +256,7 @@ class ServeSession {
   void begin_stop() {
     stopping_ = true;
     health_.cancel();
+    drain_.cancel();
     stopper_ = std::thread([this] { instance_->stop(); });
     asio::co_spawn(io_, server_->stop(kDrain), [this](const std::exception_ptr&) { io_.stop(); });
   }
@@ -241,6 +273,7 @@ class ServeSession {
   asio::io_context io_{1};
   asio::signal_set signals_;
   asio::steady_timer health_;
+  asio::steady_timer drain_;
   std::optional<PortReservation> http_port_;
   std::vector<PortReservation> kv_ports_;
   std::unique_ptr<net::HttpServer> server_;
@@ -252,6 +285,7 @@ class ServeSession {
   std::thread loader_;
   std::thread stopper_;
   std::optional<std::chrono::steady_clock::time_point> sick_since_;
+  std::optional<std::chrono::steady_clock::time_point> drain_until_;  ///< set: running requests may finish until then
   bool ready_ = false;
   bool stopping_ = false;
   Result<void> outcome_;

@@ -29,6 +29,7 @@ Result<void> run_up(const config::UpConfig& config) {
   cluster::LaunchOptions options;
   TANDEM_ASSIGN(options.program, own_program());
   options.ready_timeout = config.ready_timeout;
+  options.shutdown_timeout = config.shutdown_timeout;
   options.color = wants_color(config.color);
   const int num_cpus = static_cast<int>(kernels::usable_cpus().size());
   TANDEM_ASSIGN(const cluster::Deployment deployment,

@@ -181,10 +181,11 @@ Result<DeploymentRequest> request_from_flags(const config::UpConfig& config) {
   return request;
 }
 
+bool is_node(const InstanceRequest& instance) { return has_flag(instance.flags, "--headless"); }
+
 Result<void> name_instances(std::vector<InstanceRequest>& instances) {
   int prefillers = 0;
   int decoders = 0;
-  const auto is_node = [](const InstanceRequest& instance) { return has_flag(instance.flags, "--headless"); };
   std::set<std::string> names{"proxy"};
   for (InstanceRequest& instance : instances) {
     const int number = instance.role == Role::kPrefill ? ++prefillers : ++decoders;
@@ -205,13 +206,40 @@ Result<void> name_instances(std::vector<InstanceRequest>& instances) {
   return {};
 }
 
+/// What a person wrote twice; ports that are chosen differ anyway.
+Result<void> check_distinct(const DeploymentRequest& request) {
+  std::map<std::string, std::string> engines;
+  std::map<std::pair<std::string, int>, std::string> ports{{{request.proxy_host, request.proxy_port}, "the proxy"}};
+  const auto take = [&ports](const std::string& host, int port, const std::string& who) -> Result<void> {
+    const auto [place, is_new] = ports.try_emplace({host, port}, who);
+    if (port == 0 || is_new) return {};
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} and {} both have port {} of {}", place->second, who, port, host));
+  };
+  for (const InstanceRequest& instance : request.instances) {
+    if (!is_node(instance) && !engines.try_emplace(instance.engine_id, instance.name).second)
+      return Status(Code::kInvalidArgument,
+                    fmt::format("{} and {} both have the engine_id '{}'; only a --headless node "
+                                "has that of its first one",
+                                engines[instance.engine_id], instance.name, instance.engine_id));
+    TANDEM_TRY(take(instance.host, instance.port, instance.name));
+    TANDEM_TRY(take(instance.host, instance.kv_port, instance.name + "'s KV"));
+  }
+  return {};
+}
+
 Result<ProcessSpec> serve_process(InstanceRequest instance, config::KvConnector connector, const PortFinder& find_port,
                                   int threads) {
-  for (const char* reserved : {"--kv-transfer-config", "--host", "--port"})
+  for (const char* reserved : {"--kv-transfer-config", "--host", "--port", "--uds"})
     if (has_flag(instance.flags, reserved))
       return Status(
           Code::kInvalidArgument,
           fmt::format("{} of {} is set by `tandem up`; remove it from the serve flags", reserved, instance.name));
+  if (has_flag(instance.flags, "--ssl-certfile"))
+    return Status(Code::kInvalidArgument,
+                  fmt::format("--ssl-certfile of {}: instances of `tandem up` are reached from this machine only; give "
+                              "--ssl-certfile to `tandem up` (before --) for TLS between clients and the proxy",
+                              instance.name));
   if (instance.port == 0) {
     TANDEM_ASSIGN(instance.port, find_port(instance.host));
   }
@@ -258,7 +286,34 @@ ProcessSpec proxy_process(const DeploymentRequest& request, const std::vector<Pr
   append(Role::kPrefill, "--prefiller-hosts", "--prefiller-ports");
   append(Role::kDecode, "--decoder-hosts", "--decoder-ports");
   process.arguments.insert(process.arguments.end(), request.proxy_flags.begin(), request.proxy_flags.end());
+  process.tls = has_flag(request.proxy_flags, "--ssl-certfile");
+  process.keys = has_flag(request.proxy_flags, "--api-key");
   return process;
+}
+
+/// What `tandem up` was told about the port that clients use. It comes after the file's flags, so it wins. Instances
+/// get the keys too: their ports are open to everybody on this machine, and the proxy passes the client's key on.
+void protect(DeploymentRequest& request, const config::UpConfig& config) {
+  std::vector<std::string>& proxy = request.proxy_flags;
+  const auto give = [&proxy](const char* flag, const std::string& value) {
+    if (!value.empty()) proxy.insert(proxy.end(), {flag, value});
+  };
+  if (config.shutdown_timeout.count() > 0)
+    give("--shutdown-timeout", fmt::format("{}ms", config.shutdown_timeout.count()));
+  if (config.tls.on()) {
+    give("--ssl-certfile", config.tls.certfile);
+    give("--ssl-keyfile", config.tls.keyfile);
+    give("--ssl-ca-certs", config.tls.ca_certs);
+    give("--ssl-ciphers", config.tls.ciphers);
+    give("--ssl-cert-reqs", std::to_string(config.tls.cert_reqs));
+  }
+  if (config.api_keys.empty()) return;
+  const auto give_keys = [&config](std::vector<std::string>& flags) {
+    flags.emplace_back("--api-key");
+    flags.insert(flags.end(), config.api_keys.begin(), config.api_keys.end());
+  };
+  give_keys(proxy);
+  for (InstanceRequest& instance : request.instances) give_keys(instance.flags);
 }
 
 }  // namespace
@@ -305,7 +360,9 @@ Result<Deployment> make_deployment(const config::UpConfig& config, const PortFin
   TANDEM_ASSIGN(DeploymentRequest request,
                 config.deployment_file.empty() ? request_from_flags(config) : parse_file(config));
   if (config.connector) request.connector = *config.connector;
+  protect(request, config);
   TANDEM_TRY(name_instances(request.instances));
+  TANDEM_TRY(check_distinct(request));
   const int threads = std::max(1, num_cpus / static_cast<int>(request.instances.size()));
   Deployment deployment;
   deployment.network = request.network;

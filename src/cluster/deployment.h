@@ -37,6 +37,8 @@ struct ProcessSpec {
   std::uint16_t port = 0;
   std::vector<std::string> arguments;  ///< after the program's name
   std::map<std::string, std::string> environment;
+  bool tls = false;       ///< its port speaks TLS
+  bool keys = false;      ///< clients need a key
   bool headless = false;  ///< a node of another process's instance: has no API, and the proxy does not know it
   std::string node;       ///< the host of Deployment::network whose namespace it runs in; "": this machine's own
 };

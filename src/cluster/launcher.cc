@@ -52,13 +52,15 @@ std::string describe_end(int wait_status) {
   return fmt::format("ended with exit code {}", WEXITSTATUS(wait_status));
 }
 
-/// GET /health (the proxy: /healthcheck) answers 200.
+/// GET /health (the proxy: /healthcheck) answers 200. Of one that speaks TLS it is enough that it listens: it may want
+/// a certificate that is not ours to show.
 bool answers(const ProcessSpec& spec) {
   const std::string host = spec.host == "0.0.0.0" || spec.host == "localhost" ? "127.0.0.1" : spec.host;
   boost::asio::ip::tcp::iostream stream;
   stream.expires_after(1s);
   stream.connect(host, std::to_string(spec.port));
   if (!stream) return false;
+  if (spec.tls) return true;
   stream << "GET " << (spec.role == Role::kProxy ? "/healthcheck" : "/health") << " HTTP/1.1\r\nHost: " << host
          << "\r\nConnection: close\r\n\r\n"
          << std::flush;
@@ -91,6 +93,7 @@ class Launcher {
       say(fmt::format("network: {}", network_->description()));
     }
     Result<void> result = start_and_watch();
+    if (result && options_.shutdown_timeout.count() > 0) drain_proxy();
     stop_all();
     if (network_) {
       network_.reset();
@@ -235,12 +238,13 @@ class Launcher {
 
   void announce() const {
     const ProcessSpec& proxy = deployment_.processes.back();
-    const std::string url = fmt::format("http://{}:{}", proxy.host == "0.0.0.0" ? "127.0.0.1" : proxy.host, proxy.port);
+    const std::string url = fmt::format("{}://{}:{}", proxy.tls ? "https" : "http",
+                                        proxy.host == "0.0.0.0" ? "127.0.0.1" : proxy.host, proxy.port);
     say(fmt::format("ready: {}", url));
     say(
-        fmt::format("try: curl {}/v1/chat/completions -H 'Content-Type: application/json' "
+        fmt::format("try: curl {}{}/v1/chat/completions -H 'Content-Type: application/json' {}"
                     R"(-d '{{"messages":[{{"role":"user","content":"Hello"}}]}}')",
-                    url));
+                    proxy.tls ? "--cacert CA.pem " : "", url, proxy.keys ? "-H 'Authorization: Bearer KEY' " : ""));
     say("stop with Ctrl-C");
   }
 
@@ -258,6 +262,7 @@ class Launcher {
     while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       if (info.ssi_signo == SIGCHLD) continue;
       if (!stopping_) say("stopping");
+      hurry_ = stopping_;
       stopping_ = true;
     }
     for (Child& child : children_) {
@@ -304,6 +309,18 @@ class Launcher {
     if (child.last_lines.size() > 20) child.last_lines.pop_front();
   }
 
+  /// Lets the proxy's requests finish while the instances are there; a second signal ends the wait.
+  void drain_proxy() {
+    constexpr auto kGrace = 5s;  // the proxy keeps to its time; this only guards against one that does not
+    Child& proxy = children_.back();
+    if (proxy.spec->role != Role::kProxy || proxy.wait_status) return;
+    say(fmt::format("running requests have {} s to finish; Ctrl-C again ends them",
+                    std::chrono::duration<double>(options_.shutdown_timeout).count()));
+    kill(proxy.pid, SIGTERM);
+    const auto deadline = SteadyClock::now() + options_.shutdown_timeout + kGrace;
+    while (!proxy.wait_status && !hurry_ && SteadyClock::now() < deadline) wait_for_events(50ms);
+  }
+
   bool signal_all(int signal) {
     bool any = false;
     // The proxy first, so that no new request reaches an instance that is leaving.
@@ -340,6 +357,7 @@ class Launcher {
   sigset_t previous_{};
   int signals_ = -1;
   bool stopping_ = false;
+  bool hurry_ = false;  ///< a second signal came
 };
 
 }  // namespace

@@ -15,6 +15,8 @@ struct LaunchOptions {
   std::string program;  ///< the tandem binary
   std::chrono::seconds ready_timeout{600};
   std::chrono::seconds stop_timeout{15};  ///< after SIGTERM, before SIGKILL
+  /// After a signal the proxy has so long for its running requests, while instances go on; 0: all are stopped at once.
+  std::chrono::milliseconds shutdown_timeout{0};
   bool color = false;
 };
 

@@ -30,7 +30,7 @@ Result<CheckNode> parse_node(const std::string& text) {
   return node;
 }
 
-Setter milliseconds_into(std::chrono::milliseconds& target, std::int64_t most) {
+Setter milliseconds_up_to(std::chrono::milliseconds& target, std::int64_t most) {
   return [&target, most](const std::string& value) -> Result<void> {
     TANDEM_ASSIGN(const std::int64_t count, parse_milliseconds(value));
     if (count > most) return invalid(fmt::format("{} is too long; at most {} s", value, most / 1000));
@@ -78,9 +78,9 @@ CheckNetworkOptions::CheckNetworkOptions(FlagList& flags, const Environment& env
             number_into(config_.min_gbit_per_s));
   flags.one("--max-latency", "US", "median round trip in microseconds", "any", number_into(config_.max_latency_us));
   flags.one("--measure", "TIME", "for which a pair of nodes is measured", "500ms",
-            milliseconds_into(config_.measure, 10'000));
+            milliseconds_up_to(config_.measure, 10'000));
   flags.one("--timeout", "TIME", "of one connection and one call of hccn_tool", "5s",
-            milliseconds_into(config_.timeout, 120'000));
+            milliseconds_up_to(config_.timeout, 120'000));
   flags.group("Output and files");
   flags.toggle("--json", "all checks as JSON instead of a table", config_.json, false);
   flags.one("--hccn-tool", "PATH", "hccn_tool of this host; also HCCN_TOOL_PATH", config_.hccn_tool,
@@ -104,9 +104,10 @@ CheckAgentOptions::CheckAgentOptions(FlagList& flags, const Environment& environ
   flags.one("--host", "HOST", "address to listen on", config_.host, text_into(config_.host));
   flags.one("--port", "PORT", "port to listen on; 0: any free one", std::to_string(config_.port),
             integer_into(config_.port, 0, 65535));
-  flags.one("--lifetime", "TIME", "then it ends by itself", "3600s", milliseconds_into(config_.lifetime, kLongestLife));
+  flags.one("--lifetime", "TIME", "then it ends by itself", "3600s",
+            milliseconds_up_to(config_.lifetime, kLongestLife));
   flags.one("--timeout", "TIME", "of one connection and one call of hccn_tool", "5s",
-            milliseconds_into(config_.timeout, 120'000));
+            milliseconds_up_to(config_.timeout, 120'000));
   flags.one("--hccn-tool", "PATH", "hccn_tool of this host; also HCCN_TOOL_PATH", config_.hccn_tool,
             text_into(config_.hccn_tool));
   flags.one("--hccn-conf", "PATH", "hccn.conf of this host", config_.hccn_conf, text_into(config_.hccn_conf));

@@ -190,7 +190,10 @@ Result<CommandLine> parse_up(std::span<const std::string> arguments) {
                   line.notes);
   UpOptions options(command.flags);
   command.positional("deployment", "deployment file (YAML), in place of --model, --prefill and --decode");
-  TANDEM_ASSIGN(auto given, command.parse(arguments));
+  auto parsed = command.parse(arguments);
+  if (!parsed && parsed.error().message().starts_with("unrecognized arguments"))
+    return Status(Code::kInvalidArgument, parsed.error().message() + " (flags for `tandem serve` go after --)");
+  TANDEM_ASSIGN(auto given, std::move(parsed));
   if (!given) {
     TANDEM_ASSIGN(line.command, help_of(command));
     return line;

@@ -81,6 +81,7 @@ class ProxyOptions {
   ProxyConfig config_;
   std::vector<Backend> prefiller_hosts_{{"localhost"}}, decoder_hosts_{{"localhost"}};  ///< ports follow
   std::vector<std::uint16_t> prefiller_ports_{8001}, decoder_ports_{8002};
+  bool disable_access_log_ = false;
 };
 
 class UpOptions {

@@ -3,6 +3,7 @@
 // turns a list into a parser and a help text.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -83,6 +84,14 @@ Setter integer_into(Integer& target, std::int64_t low, std::int64_t high) {
   return [&target, low, high](const std::string& value) -> Result<void> {
     TANDEM_ASSIGN(const std::int64_t number, parse_integer(value, low, high));
     target = static_cast<Integer>(number);
+    return {};
+  };
+}
+
+inline Setter milliseconds_into(std::chrono::milliseconds& target, bool zero_allowed = false) {
+  return [&target, zero_allowed](const std::string& value) -> Result<void> {
+    TANDEM_ASSIGN(const std::int64_t count, parse_milliseconds(value, zero_allowed));
+    target = std::chrono::milliseconds(count);
     return {};
   };
 }

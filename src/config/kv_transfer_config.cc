@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "base/json.h"
+#include "config/argument_forms.h"
 #include "config/values.h"
 
 namespace tandem::config {
@@ -92,15 +93,35 @@ Result<void> check_sizes(const json::object& extra, std::string_view side, Paral
   return {};
 }
 
-void note_ignored_keys(const json::object& object, std::vector<std::string>& notes) {
-  static constexpr std::string_view kUsed[] = {
-      "kv_connector",          "kv_role", "kv_port", "engine_id", "kv_ip", "kv_connector_extra_config",
-      "kv_load_failure_policy"};
+/// As in vLLM a key that nobody knows is an error: a mistyped kv_port would be another port.
+Result<void> check_keys(const json::object& object, std::vector<std::string>& notes) {
+  static const std::vector<std::string> kKnown = {"kv_connector",
+                                                  "kv_role",
+                                                  "kv_port",
+                                                  "engine_id",
+                                                  "kv_ip",
+                                                  "kv_connector_extra_config",
+                                                  "kv_load_failure_policy",
+                                                  "kv_buffer_device",
+                                                  "kv_buffer_size",
+                                                  "kv_rank",
+                                                  "kv_parallel_size",
+                                                  "kv_connector_module_path",
+                                                  "enable_permute_local_kv"};
+  constexpr std::size_t kNumUsed = 7;  // the first ones; the others do nothing here
   std::vector<std::string> ignored;
-  for (const auto& member : object)
-    if (std::find(std::begin(kUsed), std::end(kUsed), std::string_view(member.key())) == std::end(kUsed))
-      ignored.emplace_back(member.key());
+  for (const auto& member : object) {
+    std::string key(member.key());
+    const auto found = std::find(kKnown.begin(), kKnown.end(), key);
+    if (found == kKnown.end()) {
+      const std::string near = nearest_name(key, kKnown);
+      return invalid(near.empty() ? fmt::format("unknown key '{}'; known are {}", key, fmt::join(kKnown, ", "))
+                                  : fmt::format("unknown key '{}' (did you mean {}?)", key, near));
+    }
+    if (static_cast<std::size_t>(found - kKnown.begin()) >= kNumUsed) ignored.push_back(std::move(key));
+  }
   if (!ignored.empty()) notes.push_back(fmt::format("{}: ignored here: {}", kFlag, fmt::join(ignored, ", ")));
+  return {};
 }
 
 Result<KvTransferConfig> read(const json::object& object, ParallelSizes real) {
@@ -200,8 +221,8 @@ Result<std::optional<KvTransferConfig>> parse_kv_transfer_config(std::string_vie
   if (value->is_null()) return std::optional<KvTransferConfig>();
   if (!value->is_object()) return invalid("expected a JSON object");
   if (value->as_object().empty()) return std::optional<KvTransferConfig>();
+  TANDEM_TRY(check_keys(value->as_object(), notes));
   TANDEM_ASSIGN(KvTransferConfig config, read(value->as_object(), real));
-  note_ignored_keys(value->as_object(), notes);
   return std::optional(std::move(config));
 }
 

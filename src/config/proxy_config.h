@@ -49,6 +49,7 @@ struct ProxyConfig {
   int max_inflight = 4096;                                   ///< over it: 503 with Retry-After
   int max_waiting_retries = 3;                               ///< readiness probes of an added instance
   std::chrono::milliseconds waiting_retry_interval{10'000};  ///< between two of them
+  bool access_log = true;                                    ///< a line for each HTTP request
   std::string log_level = "info";
 };
 

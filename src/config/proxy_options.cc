@@ -19,6 +19,10 @@ Result<std::string> checked_host(const std::string& host) {
   if (host.empty()) return invalid("a host is empty");
   if (host.find_first_of(" /\\\t\n") != std::string::npos)
     return invalid(fmt::format("'{}' is not a host; expected a name or an address without scheme and path", host));
+  if (host.find(',') != std::string::npos)
+    return invalid(fmt::format("'{}' is not a host; several are written with blanks between them", host));
+  if (const auto colon = host.find(':'); colon == host.rfind(':') && colon != std::string::npos)
+    return invalid(fmt::format("'{}' is not a host; ports have a flag of their own", host));
   const bool numeric = std::all_of(host.begin(), host.end(), [](char c) { return c == '.' || (c >= '0' && c <= '9'); });
   if (!numeric) return host;
   int labels = 0;
@@ -59,14 +63,6 @@ std::function<Result<void>(const std::vector<std::string>&)> ports_into(std::vec
   };
 }
 
-Setter milliseconds_into(std::chrono::milliseconds& target) {
-  return [&target](const std::string& value) -> Result<void> {
-    TANDEM_ASSIGN(const std::int64_t count, parse_milliseconds(value));
-    target = std::chrono::milliseconds(count);
-    return {};
-  };
-}
-
 /// Decoders post there as it is, so that a URL they cannot use is refused here.
 Setter url_into(std::string& target) {
   return [&target](const std::string& value) -> Result<void> {
@@ -101,6 +97,23 @@ Result<std::vector<Backend>> pair_up(const std::vector<Backend>& hosts, const st
   return backends;
 }
 
+/// Whether a server that listens on `own` is what answers at `other`, as far as their texts tell.
+bool same_host(std::string_view own, std::string_view other) {
+  const auto is_local = [](std::string_view host) { return host == "localhost" || host == "127.0.0.1"; };
+  const bool everywhere = own == "0.0.0.0" || own == "::" || own == "[::]";
+  return own == other || (is_local(other) && (everywhere || is_local(own)));
+}
+
+/// A proxy that is its own instance would ask itself without end.
+Result<void> check_not_itself(const ProxyConfig& config, const std::vector<Backend>& backends, std::string_view what) {
+  for (const Backend& backend : backends) {
+    if (same_host(config.host, backend.host) && backend.port == config.port)
+      return invalid(fmt::format("{} {}:{} is this proxy itself (--host {} --port {}); an instance needs another port",
+                                 what, backend.host, backend.port, config.host, config.port));
+  }
+  return {};
+}
+
 }  // namespace
 
 ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
@@ -120,6 +133,7 @@ ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
   flags.one("--metaserver-url", "URL", "layerwise: where decoders reach /v1/metaserver", "from --host and --port",
             url_into(config_.metaserver_url));
   flags.one("--log-level", "LEVEL", "debug, info, warning, error", "info", log_level_into(config_.log_level));
+  flags.toggle("--disable-uvicorn-access-log", "no line for each request", disable_access_log_, false);
   flags.group("Keys and TLS");
   flags.many("--api-key", "KEY", "keys, one of which clients must send", "VLLM_API_KEY",
              [this](const std::vector<std::string>& keys) -> Result<void> {
@@ -146,8 +160,8 @@ ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
             milliseconds_into(config_.first_byte_timeout));
   flags.one("--stream-idle-timeout", "TIME", "between two pieces of a decoder's answer", "300s",
             milliseconds_into(config_.stream_idle_timeout));
-  flags.one("--shutdown-timeout", "TIME", "for running requests to finish after SIGTERM", "25s",
-            milliseconds_into(config_.shutdown_timeout));
+  flags.one("--shutdown-timeout", "TIME", "for running requests to finish after SIGTERM; 0: they are ended", "25s",
+            milliseconds_into(config_.shutdown_timeout, true));
   flags.one("--max-inflight", "N", "requests at once; over it 503 with Retry-After", "4096",
             integer_into(config_.max_inflight, 1, 1 << 20));
   flags.one("--max-waiting-retries", "N", "readiness probes of an instance that is added at run time", "3",
@@ -161,9 +175,12 @@ ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
 Result<ProxyConfig> ProxyOptions::finish(const std::vector<std::string>& positional) {
   if (!positional.empty()) return invalid(fmt::format("unrecognized arguments: {}", positional[0]));
   std::erase(config_.api_keys, "");
+  config_.access_log = !disable_access_log_;
   TANDEM_TRY(finish_server_tls(config_.tls));
   TANDEM_ASSIGN(config_.prefillers, pair_up(prefiller_hosts_, prefiller_ports_, "prefiller"));
   TANDEM_ASSIGN(config_.decoders, pair_up(decoder_hosts_, decoder_ports_, "decoder"));
+  TANDEM_TRY(check_not_itself(config_, config_.prefillers, "prefiller"));
+  TANDEM_TRY(check_not_itself(config_, config_.decoders, "decoder"));
   return config_;
 }
 
@@ -187,10 +204,19 @@ UpOptions::UpOptions(FlagList& flags) {
               config_.ready_timeout = std::chrono::seconds(std::max<std::int64_t>(1, count / 1000));
               return {};
             });
+  flags.one("--shutdown-timeout", "TIME", "for running requests to finish after Ctrl-C; 0: they are ended", "0",
+            milliseconds_into(config_.shutdown_timeout, true));
   flags.one("--color", "WHEN", "auto, always, never", "auto",
             choice_into<Color>(config_.color,
                                {{"auto", Color::kAuto}, {"always", Color::kAlways}, {"never", Color::kNever}}));
   flags.one("--log-level", "LEVEL", "debug, info, warning, error", "info", log_level_into(config_.log_level));
+  flags.group("Keys and TLS");
+  flags.many("--api-key", "KEY", "keys, one of which clients must send to the proxy and to instances", "VLLM_API_KEY",
+             [this](const std::vector<std::string>& keys) -> Result<void> {
+               config_.api_keys = keys;
+               return {};
+             });
+  add_server_tls(flags, config_.tls);
 }
 
 Result<UpConfig> UpOptions::finish(const std::vector<std::string>& positional, std::vector<std::string> rest) {
@@ -199,6 +225,8 @@ Result<UpConfig> UpOptions::finish(const std::vector<std::string>& positional, s
   if (!positional.empty()) config_.deployment_file = positional[0];
   if (config_.model.empty() && config_.deployment_file.empty())
     return invalid("either --model MODEL or a deployment file (YAML) is required");
+  std::erase(config_.api_keys, "");
+  TANDEM_TRY(finish_server_tls(config_.tls));
   config_.serve_flags = std::move(rest);
   return config_;
 }

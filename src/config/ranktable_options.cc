@@ -102,11 +102,7 @@ RanktableOptions::RanktableOptions(FlagList& flags, const Environment& environme
             choice_into<AscendSoc>(config_.soc,
                                    {{"auto", AscendSoc::kAuto}, {"a2", AscendSoc::kA2}, {"a3", AscendSoc::kA3}}));
   flags.one("--hccn-tool", "PATH", "hccn_tool; also HCCN_TOOL_PATH", config_.hccn_tool, text_into(config_.hccn_tool));
-  flags.one("--tool-timeout", "TIME", "of one call of a tool", "10s", [this](const std::string& value) -> Result<void> {
-    TANDEM_ASSIGN(const std::int64_t count, parse_milliseconds(value));
-    config_.tool_timeout = std::chrono::milliseconds(count);
-    return {};
-  });
+  flags.one("--tool-timeout", "TIME", "of one call of a tool", "10s", milliseconds_into(config_.tool_timeout));
   flags.one("--output", "FILE", "file to write", "ranktable.json; a node's share: ranktable.IP.json",
             text_into(config_.output));
   flags.one("--ranktable-path", "FILE", "the same as --output", "", text_into(config_.output));

@@ -137,6 +137,8 @@ struct ServeConfig {
   std::vector<std::string> api_keys;    ///< --api-key or VLLM_API_KEY; empty: the server is open
   std::string uds;                      ///< path of a Unix socket, which stands for host and port
   std::chrono::seconds keep_alive{75};  ///< idle connections; VLLM_HTTP_TIMEOUT_KEEP_ALIVE
+  /// For running requests, and for KV that decoders were promised, after SIGTERM; 0: they are ended at once.
+  std::chrono::milliseconds shutdown_timeout{0};
   ServerTls tls;
   bool dev_mode = false;              ///< VLLM_SERVER_DEV_MODE=1: endpoints that tell of, and change, the inside
   bool server_load_tracking = false;  ///< /load counts; else it says 0

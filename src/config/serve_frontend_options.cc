@@ -70,6 +70,8 @@ void ServeOptions::add_access(FlagList& flags) {
   flags.one("--port", "PORT", "port to listen on; 0: any free one", "8000", integer_into(config_.port, 0, 65535));
   flags.one("--uds", "PATH", "listen on a Unix socket, in place of --host and --port", "none", text_into(config_.uds))
       .nullable();
+  flags.one("--shutdown-timeout", "TIME", "for running requests to finish after SIGTERM; 0: they are ended", "0",
+            milliseconds_into(config_.shutdown_timeout, true));
 }
 
 void ServeOptions::add_frontend(FlagList& flags) {

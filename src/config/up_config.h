@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/serve_config.h"
+#include "config/tls_config.h"
 
 namespace tandem::config {
 
@@ -24,7 +25,11 @@ struct UpConfig {
   std::optional<KvConnector> connector;     ///< how KV moves; nullopt: as the file says, else pull
   std::string deployment_file;              ///< YAML; empty: the fields above describe everything
   std::vector<std::string> serve_flags;     ///< what stood after `--`, handed to every `serve` as it is
+  std::vector<std::string> api_keys;        ///< of the proxy and of every instance; empty: as their flags say
+  ServerTls tls;                            ///< of the proxy's port
   std::chrono::seconds ready_timeout{600};  ///< until all processes answer
+  /// After the first signal, for the proxy's running requests, before instances are stopped; 0: all stop at once.
+  std::chrono::milliseconds shutdown_timeout{0};
   Color color = Color::kAuto;
   std::string log_level = "info";
 };

@@ -70,7 +70,7 @@ Result<double> parse_number(std::string_view text, double low, bool low_allowed,
   return *number;
 }
 
-Result<std::int64_t> parse_milliseconds(std::string_view text) {
+Result<std::int64_t> parse_milliseconds(std::string_view text, bool zero_allowed) {
   double unit = 1000.0;
   std::string_view digits = text;
   if (digits.ends_with("ms")) {
@@ -80,6 +80,7 @@ Result<std::int64_t> parse_milliseconds(std::string_view text) {
     digits.remove_suffix(1);
   }
   const auto number = whole_text<double>(digits);
+  if (number && *number == 0.0 && zero_allowed) return 0;
   if (!number || !std::isfinite(*number) || *number * unit < 1.0 || *number * unit > 1.0e12)
     return Status(
         Code::kInvalidArgument,

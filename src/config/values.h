@@ -19,8 +19,8 @@ Result<std::int64_t> parse_size(std::string_view text);
 Result<std::int64_t> parse_integer(std::string_view text, std::int64_t low, std::int64_t high);
 /// Above `low` (or equal if `low_allowed`), at most `high`.
 Result<double> parse_number(std::string_view text, double low, bool low_allowed, double high);
-/// "30s", "500ms" or plain seconds ("1.5"); at least 1 ms.
-Result<std::int64_t> parse_milliseconds(std::string_view text);
+/// "30s", "500ms" or plain seconds ("1.5"); at least 1 ms, or nothing at all if `zero_allowed`.
+Result<std::int64_t> parse_milliseconds(std::string_view text, bool zero_allowed = false);
 
 /// The value that goes with `text` in `choices`; the error lists them.
 template <class T>

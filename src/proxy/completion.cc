@@ -109,7 +109,8 @@ net::Task<void> Completion::pair() {
 net::Task<Next> Completion::round(bool again) {
   const auto decoder = context_->board.best(Role::kDecode, std::nullopt, tried_decoders_, now());
   if (!decoder) {
-    if (!again) note_problem("no decoder is configured");
+    const std::string misfits = context_->board.misfits(Role::kDecode);
+    if (!again) note_problem(misfits.empty() ? "no decoder is configured" : misfits);
     co_return Next::kGiveUp;
   }
   if (again) context_->metrics.decode_retries.add();
@@ -136,8 +137,10 @@ void Completion::new_attempt() {
 std::shared_ptr<Instance> Completion::choose(Role role, Connector connector, Tried& tried) {
   auto instance = context_->board.choose(role, connector, tried, now());
   if (!instance && problems_.empty()) {
-    note_problem(fmt::format("no {} is configured that works with the {} connector",
-                             role == Role::kPrefill ? "prefiller" : "decoder", connector_name(connector)));
+    const std::string misfits = context_->board.misfits(role);
+    note_problem(fmt::format("no {} is configured that works with the {} connector{}{}",
+                             role == Role::kPrefill ? "prefiller" : "decoder", connector_name(connector),
+                             misfits.empty() ? "" : ": ", misfits));
   }
   return instance;
 }
@@ -278,8 +281,8 @@ void Completion::note_status(const std::shared_ptr<Instance>& instance, int stat
     tried.spend(*instance);
     give_up_status_ = 502;
   }
-  note_problem(fmt::format("{} {}: status {}{}{}", instance->role == Role::kPrefill ? "prefiller" : "decoder",
-                           instance->name, status, body.empty() ? "" : ": ", body.substr(0, 200)));
+  note_problem(
+      fmt::format("{}: status {}{}{}", title(*instance), status, body.empty() ? "" : ": ", body.substr(0, 200)));
 }
 
 Next Completion::failed(Instance& instance, const Status& error, Tried& tried) {
@@ -287,10 +290,7 @@ Next Completion::failed(Instance& instance, const Status& error, Tried& tried) {
   const bool unreachable = error.code() == Code::kUnavailable && error.scope() == Scope::kPeer;
   if (!unreachable) tried.spend(instance);
   give_up_status_ = unreachable ? 503 : error.code() == Code::kDeadlineExceeded ? 504 : 502;
-  const std::string_view role = instance.role == Role::kPrefill ? "prefiller" : "decoder";
-  const std::string_view problem = error.message();
-  note_problem(problem.starts_with(instance.name) ? fmt::format("{} {}", role, problem)
-                                                  : fmt::format("{} {}: {}", role, instance.name, problem));
+  note_problem(with_problem(instance, error.message()));
   return Next::kAgain;
 }
 

@@ -118,10 +118,11 @@ std::string describe_proxy(std::string instance) {
   json::value* paths = parsed && parsed->is_object() ? parsed->get_object().if_contains("paths") : nullptr;
   if (paths == nullptr || !paths->is_object()) return instance;
   json::object& all = paths->get_object();
-  for (const char* path : {"/tandem/release", "/tandem/info"}) all.erase(path);
+  for (const char* path : {"/tandem/release", "/tandem/info"}) all.erase(path);  // an instance's
   const auto add = [&all](const char* method, const char* path, const char* what) {
     all[path] = {{method, {{"summary", what}, {"responses", {{"200", {{"description", "the answer"}}}}}}}};
   };
+  add("get", "/tandem/info", "that this is a proxy");
   add("get", "/healthcheck", "200 and the number of instances");
   add("post", "/instances/add", "adds prefillers or decoders");
   add("post", "/instances/remove", "removes prefillers or decoders");
@@ -174,7 +175,7 @@ net::Task<void> healthcheck(Context context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
-/// Of those that answer: why none of them can serve a request together; empty if two can.
+/// Of those that answer and fit: why none of them can serve a request together; empty if two can.
 std::string_view what_is_missing(const std::vector<std::shared_ptr<Instance>>& prefillers,
                                  const std::vector<std::shared_ptr<Instance>>& decoders) {
   if (prefillers.empty()) return "no prefiller answers";
@@ -200,7 +201,9 @@ net::Task<void> health(Context context, ExchangePtr exchange) {
   std::vector<std::string> problems;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const auto& instance = instances[i];
-    if (answers[i].status >= 200 && answers[i].status < 300) {
+    if (!instance->misfit.empty()) {
+      problems.push_back(instance->misfit);
+    } else if (answers[i].status >= 200 && answers[i].status < 300) {
       (instance->role == Role::kPrefill ? prefillers : decoders).push_back(instance);
     } else {
       problems.push_back(fmt::format("{} {}", role_name(instance->role), answers[i].problem));
@@ -245,6 +248,13 @@ net::Task<void> version(Context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
+/// By this other proxies know that this is no instance.
+net::Task<void> info(Context, ExchangePtr exchange) {
+  net::HttpResponse response(200, "application/json",
+                             fmt::format(R"({{"proxy":true,"version":"{}"}})", config::version()));
+  (void)co_await exchange->respond(std::move(response));
+}
+
 net::Task<void> load(Context context, ExchangePtr exchange) {
   net::HttpResponse response(200, "application/json", fmt::format(R"({{"server_load":{}}})", context->inflight));
   (void)co_await exchange->respond(std::move(response));
@@ -268,6 +278,7 @@ void add_endpoints(net::HttpServer& server, const Context& context) {
   add("GET", "/health", health);
   add("GET", "/ping", health);
   add("POST", "/ping", health);
+  add("GET", "/tandem/info", info);
   add("GET", "/load", load);
   add("GET", "/version", version);
   add("GET", "/metrics", metrics);

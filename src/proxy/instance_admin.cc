@@ -86,6 +86,7 @@ net::Task<void> wait_and_add(Context context, std::shared_ptr<Instance> instance
     if (!ready) continue;
     if (context->stopping || context->board.find(instance->role, instance->name)) co_return;
     co_await context->watch.look(instance);
+    if (!instance->misfit.empty()) co_return;  // the log says why
     context->board.add(instance);
     context->watch.add(instance);
     log::info("{} {} was added", role_name(instance->role), instance->name);

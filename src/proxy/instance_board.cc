@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/instance_board.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -26,6 +28,16 @@ std::string_view role_name(Role role) { return role == Role::kPrefill ? "prefill
 
 std::string_view connector_name(Connector connector) {
   return connector == Connector::kLayerwise ? "layerwise" : "pull";
+}
+
+std::string title(const Instance& instance) {
+  return fmt::format("{} {}", instance.role == Role::kPrefill ? "prefiller" : "decoder", instance.name);
+}
+
+std::string with_problem(const Instance& instance, std::string_view problem) {
+  if (problem.starts_with(instance.name)) problem.remove_prefix(instance.name.size());
+  if (problem.starts_with(": ")) problem.remove_prefix(2);
+  return fmt::format("{}: {}", title(instance), problem);
 }
 
 LoadShare::LoadShare(std::shared_ptr<Instance> instance, std::int64_t tokens, std::int64_t kv)
@@ -105,7 +117,7 @@ std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector
   std::shared_ptr<Instance> best;
   for (const auto& instance : of(role)) {
     if (wanted && instance->connector && instance->connector != wanted) continue;
-    if (tried.spent(*instance)) continue;
+    if (tried.spent(*instance) || !instance->misfit.empty()) continue;
     if (!best || rank(*instance) < rank(*best)) best = instance;
   }
   return best;
@@ -116,6 +128,14 @@ std::shared_ptr<Instance> InstanceBoard::choose(Role role, std::optional<Connect
   auto instance = best(role, wanted, tried, now);
   if (instance) tried.count(*instance);
   return instance;
+}
+
+std::string InstanceBoard::misfits(Role role) const {
+  std::string text;
+  for (const auto& instance : of(role)) {
+    if (!instance->misfit.empty()) text += (text.empty() ? "" : "; ") + instance->misfit;
+  }
+  return text;
 }
 
 std::shared_ptr<Instance> InstanceBoard::find(Role role, std::string_view name) const {

@@ -37,6 +37,8 @@ struct Instance {
   std::optional<Connector> connector;  ///< nullopt: not known yet, fits any
   bool is_tandem = false;              ///< answers /tandem/info: honours our error answers
   bool look_again = true;              ///< it failed since it was last asked about itself
+  bool silent = false;                 ///< it could not be asked the last time, and the log says so
+  std::string misfit;                  ///< why it cannot have this role, as it says itself: never chosen; empty: it can
 
   std::int64_t active_tokens = 0;  ///< millionths of a score
   std::int64_t active_kv = 0;      ///< millionths; prefillers only
@@ -49,6 +51,11 @@ struct Instance {
   /// rc2: active_tokens + 0.3 * active_kv, times ten.
   std::int64_t priority() const { return 10 * active_tokens + 3 * active_kv; }
 };
+
+/// "prefiller host:port"
+std::string title(const Instance& instance);
+/// The same with a problem behind it, which may begin with the name already.
+std::string with_problem(const Instance& instance, std::string_view problem);
 
 /// A claim on an instance's scores. Moves only; gives back what is left of it when destroyed.
 class LoadShare {
@@ -104,12 +111,14 @@ class InstanceBoard {
     return role == Role::kPrefill ? prefillers_ : decoders_;
   }
   /// The one to ask: least tried by this request first, then not failed lately, then least loaded, then added first.
-  /// Null if the role has none whose connector is, or may be, the one wanted (nullopt: any), or the request has spent
-  /// them all.
+  /// Null if the role has none that fits it and whose connector is, or may be, the one wanted (nullopt: any), or the
+  /// request has spent them all.
   std::shared_ptr<Instance> best(Role role, std::optional<Connector> wanted, const Tried& tried, TimePoint now) const;
   /// The same, and counts the try.
   std::shared_ptr<Instance> choose(Role role, std::optional<Connector> wanted, Tried& tried, TimePoint now) const;
 
+  /// What is wrong with the role's instances that do not fit it; empty if there are none.
+  std::string misfits(Role role) const;
   /// Null if the role has no instance of that name.
   std::shared_ptr<Instance> find(Role role, std::string_view name) const;
   /// Whether https instances can be made.

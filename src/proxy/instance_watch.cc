@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/instance_watch.h"
 
+#include <fmt/format.h>
+
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -29,11 +31,27 @@ net::ClientTimeouts look_timeouts() {
 
 }  // namespace
 
-Result<Connector> connector_of_info(std::string_view body) {
+Result<InstanceInfo> InstanceInfo::parse(std::string_view body) {
   TANDEM_ASSIGN(const auto value, parse_json(body));
   if (!value.is_object()) return Status(Code::kInvalidArgument, "/tandem/info: expected a JSON object");
-  TANDEM_ASSIGN(const auto name, json_string(value.as_object(), "kv_connector"));
-  return name == "MooncakeLayerwiseConnector" ? Connector::kLayerwise : Connector::kPull;
+  const boost::json::object& object = value.as_object();
+  TANDEM_ASSIGN(const auto connector, json_string(object, "kv_connector"));
+  TANDEM_ASSIGN(const auto role, json_string(object, "kv_role"));
+  TANDEM_ASSIGN(const auto proxy, json_bool(object, "proxy"));
+  InstanceInfo info;
+  if (connector == "MooncakeLayerwiseConnector") info.connector = Connector::kLayerwise;
+  info.kv_role = role.value_or("");
+  info.is_proxy = proxy.value_or(false);
+  return info;
+}
+
+std::string InstanceInfo::misfit(Role role) const {
+  if (is_proxy) return "is a proxy, no instance; look at the ports that this proxy was given";
+  if (role == Role::kPrefill && kv_role == "kv_consumer")
+    return "has kv_role kv_consumer, so it cannot hand KV over; were prefillers and decoders swapped?";
+  if (role == Role::kDecode && kv_role == "kv_producer")
+    return "has kv_role kv_producer, so it cannot take KV over; were prefillers and decoders swapped?";
+  return "";
 }
 
 InstanceWatch::InstanceWatch(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
@@ -66,22 +84,38 @@ net::Task<void> InstanceWatch::ready() {
 net::Task<void> InstanceWatch::look(std::shared_ptr<Instance> instance) {
   net::ClientRequest request("GET", "/tandem/info");
   auto answer = co_await instance->client->send(std::move(request), look_timeouts(), stopped_);
+  if (!answer && !stopped_.cancelled() && !instance->silent) {
+    instance->silent = true;
+    log::warning("{}; it is asked again every second", with_problem(*instance, answer.error().message()));
+  }
   if (!answer) co_return;
   const int status = (*answer)->status();
   auto body = co_await (*answer)->read_all(kMostInfoBytes);
   if (!body || status >= 500) co_return;  // not ready: asked again
-  Connector connector = Connector::kPull;
+  if (instance->silent) log::info("{}: answers now", title(*instance));
+  instance->silent = false;
+  InstanceInfo info;
   instance->is_tandem = status == 200;
   if (status == 200) {
-    const auto found = connector_of_info(*body);
+    auto found = InstanceInfo::parse(*body);
     instance->is_tandem = found.has_value();
-    if (found) connector = *found;
+    if (found) info = std::move(*found);
   }
   instance->look_again = false;
-  if (config_.connector != config::ProxyConnector::kAuto || instance->connector == connector) co_return;
-  instance->connector = connector;
-  log::info("{} {}{}: {}", instance->role == Role::kPrefill ? "prefiller" : "decoder", instance->name,
-            instance->is_tandem ? "" : " (no /tandem/info)", connector_name(connector));
+  learn(*instance, info);
+}
+
+void InstanceWatch::learn(Instance& instance, const InstanceInfo& info) {
+  const std::string why = info.misfit(instance.role);
+  const std::string misfit = why.empty() ? "" : fmt::format("{} {}", title(instance), why);
+  if (instance.misfit != misfit && !misfit.empty()) log::error("{}. It gets no requests", misfit);
+  instance.misfit = misfit;
+  if (config_.connector != config::ProxyConnector::kAuto || instance.connector == info.connector) return;
+  instance.connector = info.connector;
+  log::info("{}{}: {}", title(instance), instance.is_tandem ? "" : " (no /tandem/info)",
+            connector_name(info.connector));
+  if (instance.is_tandem && info.kv_role.empty() && !info.is_proxy)
+    log::warning("{} has no --kv-transfer-config: decoders compute every prompt themselves", title(instance));
 }
 
 net::Task<void> InstanceWatch::watch(std::shared_ptr<Instance> instance, bool first) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What instances say of themselves: GET /tandem/info tells which connector an instance of ours runs. Asked at the
-// start, after a failure until it answers, and now and then. Foreign instances answer 404 and are taken for pull. With
-// --connector pull nobody is asked.
+// What instances say of themselves: GET /tandem/info tells which connector an instance of ours runs, and in which role.
+// Asked at the start, after a failure until it answers, and now and then. Foreign instances answer 404 and are taken
+// for pull. With --connector pull nobody is asked.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -18,8 +19,17 @@
 
 namespace tandem::proxy {
 
-/// Reads {"kv_connector": ...}. An error if it is no such object.
-Result<Connector> connector_of_info(std::string_view body);
+/// What an instance, or another proxy, says of itself.
+struct InstanceInfo {
+  Connector connector = Connector::kPull;
+  std::string kv_role;    ///< empty: it has no connector
+  bool is_proxy = false;  ///< nothing that could prefill or decode for us
+
+  /// Reads {"kv_connector": ..., "kv_role": ..., "proxy": ...}. An error if it is no such object.
+  static Result<InstanceInfo> parse(std::string_view body);
+  /// Why it cannot be a prefiller or a decoder; empty if it can.
+  std::string misfit(Role role) const;
+};
 
 /// Used on the proxy's io thread only.
 class InstanceWatch {
@@ -40,6 +50,7 @@ class InstanceWatch {
   net::Task<void> look(std::shared_ptr<Instance> instance);
 
  private:
+  void learn(Instance& instance, const InstanceInfo& info);
   net::Task<void> watch(std::shared_ptr<Instance> instance, bool first);
 
   boost::asio::any_io_executor executor_;

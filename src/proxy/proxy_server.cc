@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "net/access_log.h"
 #include "net/bearer.h"
 #include "net/http_server.h"
 #include "net/tls.h"
@@ -117,6 +118,14 @@ Result<std::uint16_t> ProxyServer::start() {
     if (may_enter(*context, request)) return std::nullopt;
     return net::HttpResponse(401, "application/json", R"({"error":"Unauthorized"})");
   });
+  if (impl_->context->config.access_log) {
+    net::ServerObserver observer;
+    // The query of a decoder's post may be its key.
+    observer.answered = [](const net::HttpRequest& request, std::string_view version, int status) {
+      net::log_answered(request, version, status, request.path != "/v1/metaserver");
+    };
+    impl_->server->observe(std::move(observer));
+  }
   add_endpoints(*impl_->server, impl_->context);
   add_instance_admin(*impl_->server, impl_->context);
   add_metaserver(*impl_->server, impl_->context);

@@ -16,7 +16,7 @@ import tandem_processes as tandem
 
 STUB = ("--load-format", "stub", "--max-model-len", "2048")
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-PROXY_ONLY = {"/healthcheck", "/instances/add", "/instances/remove", "/v1/metaserver"}
+PROXY_ONLY = {"/tandem/info", "/healthcheck", "/instances/add", "/instances/remove", "/v1/metaserver"}
 
 
 def pair(connector, *flags, proxy_flags=(), **options):

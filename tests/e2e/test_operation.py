@@ -3,12 +3,14 @@
 engine, idle connections. Instances run the scripted worker."""
 import contextlib
 import json
+import os
 import re
 import signal
+import subprocess
 import time
 import unittest
 
-from tandem_processes import Background, Stream, free_port, serve, wait_until
+from tandem_processes import BINARY, JSON, ROOT, Background, Stream, free_port, serve, wait_until
 
 PLAIN = ("--load-format", "stub", "--max-model-len", "4096", "--served-model-name", "m", "other-name")
 SLOW = ("--hf-overrides", json.dumps({"seconds_per_decode_token": 0.05}))
@@ -23,8 +25,8 @@ def engine_lines(process, level="info", rank=0):
 
 
 class Operation(unittest.TestCase):
-    def start(self, *flags, environment=None, **options):
-        process = serve("S", *PLAIN, *flags, model="m", environment=environment, **options)
+    def start(self, *flags, environment=None, name="S", **options):
+        process = serve(name, *PLAIN, *flags, model="m", environment=environment, **options)
         self.addCleanup(process.stop)
         return process
 
@@ -32,6 +34,19 @@ class Operation(unittest.TestCase):
         stream = Stream(process, LONG)
         self.addCleanup(stream.close)
         return stream
+
+    def test_the_libraries_that_the_docs_name_are_those_that_it_needs(self):
+        linked = subprocess.run(["ldd", BINARY], capture_output=True, text=True, check=True).stdout
+        needed = set()
+        for path in re.findall(r"=> (\S+)", linked):
+            real = os.path.realpath(path)
+            owner = next((found.stdout for found in (
+                subprocess.run(["dpkg", "-S", name], capture_output=True, text=True)
+                for name in (real, path, real.removeprefix("/usr"), "/usr" + path)) if found.returncode == 0), "")
+            needed.add(owner.split(":")[0])
+        own = {name for name in needed if not re.fullmatch(r"lib(c6|gcc-s1|stdc\+\+6|[atl]san\d+|ubsan\d+)|", name)}
+        named = re.search(r"^apt install (lib.*)$", (ROOT / "docs" / "deploy.md").read_text(), re.M).group(1).split()
+        self.assertEqual(sorted(own), named)
 
     # The log.
 
@@ -164,6 +179,54 @@ class Operation(unittest.TestCase):
             self.assertLess(time.monotonic() - started, 8)
             with self.assertRaises(ConnectionRefusedError):
                 process.get("/health")
+
+    def test_with_a_shutdown_timeout_what_runs_is_finished_and_nothing_new_begins(self):
+        process = self.start(*SLOW, "--shutdown-timeout", "20s").wait_ready()
+        running = Background(lambda: process.complete("Count", max_tokens=40, ignore_eos=True))
+        wait_until(lambda: process.metric("vllm:num_requests_running") == 1, 5, "it runs")
+        process.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: process.get("/health")[0] == 503, 2, "it is not ready any more")
+        self.assertEqual(process.get("/ping")[0], 503)
+        status, headers, body = process.exchange("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 1}, JSON)
+        self.assertEqual(status, 503)
+        self.assertIn(b"stopping", body)
+        self.assertEqual(headers["Retry-After"], "1")
+        self.assertEqual(process.get("/metrics")[0], 200, "watched to the end")
+        choice = running.result(10)["choices"][0]
+        self.assertEqual(choice["finish_reason"], "length")
+        self.assertEqual(process.process.wait(5), 0)
+
+    def test_the_shutdown_timeout_ends_and_a_second_signal_ends_it_sooner(self):
+        process = self.start(*SLOW, "--shutdown-timeout", "500ms").wait_ready()
+        stream = self.stream(process)
+        stream.event()
+        started = time.monotonic()
+        process.process.send_signal(signal.SIGTERM)
+        last = None
+        while (event := stream.event()) is not None:
+            last = event
+        self.assertEqual(last, "[DONE]", "a request whose time is over is ended, not cut off")
+        self.assertEqual(process.process.wait(10), 0)
+        self.assertTrue(0.4 < time.monotonic() - started < 8)
+        self.assertIn("--shutdown-timeout is over", process.log())
+
+        impatient = self.start(*SLOW, "--shutdown-timeout", "60").wait_ready()
+        self.stream(impatient).event()
+        impatient.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "a second signal ends them" in impatient.log(), 5, "it drains")
+        impatient.process.send_signal(signal.SIGTERM)
+        self.assertEqual(impatient.process.wait(5), 1)
+
+    def test_a_stopping_prefiller_keeps_kv_until_it_was_fetched(self):
+        prefiller = self.start(*SLOW, "--shutdown-timeout", "20s", role="kv_producer").wait_ready()
+        decoder = self.start(*SLOW, role="kv_consumer", name="D").wait_ready()
+        request = {"prompt": "A prompt of more than a block: " * 4, "max_tokens": 5, "ignore_eos": True, "temperature": 0}
+        handed_over = prefiller.complete(**{**request, "max_tokens": 1}, kv_transfer_params={"do_remote_decode": True})
+        prefiller.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: prefiller.get("/health")[0] == 503, 2, "it drains")
+        decoder.complete(**request, kv_transfer_params=handed_over["kv_transfer_params"])
+        self.assertEqual(decoder.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer") > 0, True)
+        self.assertEqual(prefiller.process.wait(5), 0, "nothing is left to wait for")
 
     def test_a_dead_engine_is_503_and_500_and_the_process_goes_unless_told_to_stay(self):
         flags = ("--hf-overrides", json.dumps({"dies_at_step": 5}))

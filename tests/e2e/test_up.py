@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tandem up`: one command for a whole deployment, and nothing left behind."""
+import json
 import pathlib
 import re
+import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import unittest
+import urllib.error
 import urllib.request
 
 import tandem_processes as tandem
@@ -49,6 +53,44 @@ class Up(unittest.TestCase):
         self.assertIn("Paris", self.ask(url))
         self.assertEqual(len(self.children(process.pid)), 4)
         process.send_signal(signal.SIGINT)
+        self.read_until(process, "up: all processes have ended")
+        self.assertEqual(process.wait(10), 0)
+
+    def test_keys_tls_and_time_to_finish(self):
+        folder = tempfile.mkdtemp(prefix="tandem-up-")
+        self.addCleanup(shutil.rmtree, folder)
+        certificate = f"{folder}/own.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=up",
+                        "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{folder}/own.key", "-out", certificate],
+                       check=True, capture_output=True)
+        steps = json.dumps({"seconds_per_decode_token": 0.05})
+        process = self.start("--model", "m", "--port", tandem.free_port(), "--api-key", "k1", "k2", "--ssl-certfile",
+                             certificate, "--ssl-keyfile", f"{folder}/own.key", "--shutdown-timeout", "30s", "--",
+                             "--load-format", "stub", "--hf-overrides", steps)
+        url = self.read_until(process, r"up: ready: (https://\S+)").group(1)
+        self.read_until(process, r"up: try: curl --cacert CA.pem https://.* -H 'Authorization: Bearer KEY' ")
+        ports = {name: port for name, port in re.findall(r"up: starting (\w+) \(.*:(\d+)\n", "".join(self.lines))}
+        trusted = ssl.create_default_context(cafile=certificate)
+
+        def ask(base, key=None, **fields):
+            body = json.dumps({"prompt": "Hello", "max_tokens": 4, "ignore_eos": True, **fields}).encode()
+            headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+            try:
+                with urllib.request.urlopen(urllib.request.Request(base + "/v1/completions", body, headers), timeout=60,
+                                            context=trusted if base.startswith("https") else None) as answer:
+                    return json.load(answer)["choices"][0]["finish_reason"]
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        self.assertEqual(ask(url), 401)
+        self.assertEqual(ask(url, "k2"), "length")
+        self.assertEqual(ask(f"http://127.0.0.1:{ports['D1']}"), 401, "nobody on this machine walks round the proxy")
+        running = tandem.Background(lambda: ask(url, "k1", max_tokens=60))
+        self.read_until(process, r"\[P1\] .*POST /v1/completions")  # of the first request
+        self.read_until(process, r"\[P1\] .*POST /v1/completions")
+        process.send_signal(signal.SIGINT)
+        self.read_until(process, "up: running requests have 30 s to finish")
+        self.assertEqual(running.result(20), "length", "finished, not ended")
         self.read_until(process, "up: all processes have ended")
         self.assertEqual(process.wait(10), 0)
 

@@ -81,9 +81,10 @@ void StandIn::then(Behaviour behaviour) {
   const std::lock_guard lock(mutex_);
   next_.push_back(std::move(behaviour));
 }
-void StandIn::set_connector(std::string name) {
+void StandIn::set_connector(std::string name, std::string kv_role) {
   const std::lock_guard lock(mutex_);
   connector_ = std::move(name);
+  kv_role_ = std::move(kv_role);
 }
 void StandIn::set_release_status(std::deque<int> statuses) {
   const std::lock_guard lock(mutex_);
@@ -178,7 +179,9 @@ net::Task<void> StandIn::info(std::shared_ptr<net::Exchange> exchange) {
   net::HttpResponse response(404, "application/json", R"({"detail":"Not Found"})");
   {
     const std::lock_guard lock(mutex_);
-    if (!connector_.empty()) response = {200, "application/json", R"({"kv_connector":")" + connector_ + "\"}"};
+    if (!connector_.empty()) {
+      response = {200, "application/json", R"({"kv_connector":")" + connector_ + R"(","kv_role":")" + kv_role_ + "\"}"};
+    }
   }
   (void)co_await exchange->respond(std::move(response));
 }

@@ -50,7 +50,7 @@ class StandIn {
   /// The next requests are answered like this, then as usual.
   void then(Behaviour behaviour);
   /// Answers GET /tandem/info like an instance with this connector; without it, like a foreign one (404).
-  void set_connector(std::string name);
+  void set_connector(std::string name, std::string kv_role = "kv_both");
   void set_release_status(std::deque<int> statuses);
 
   std::vector<net::HttpRequest> requests() const;  ///< completions of both kinds
@@ -73,7 +73,7 @@ class StandIn {
   Behaviour usual_;
   std::deque<Behaviour> next_;
   std::deque<int> release_statuses_;
-  std::string connector_;
+  std::string connector_, kv_role_;
   std::vector<net::HttpRequest> requests_, releases_, others_;
   int active_ = 0;
   int gone_ = 0;

@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!tandem::parse_json(prompt) && !tandem::parse_json("[" + prompt + "]")) std::abort();
     }
   }
-  (void)connector_of_info(text);
+  (void)InstanceInfo::parse(text);
   (void)InstanceChange::parse(text);
   (void)ChildId::parse(text);
   const auto trace = TraceContext::continue_from(text);

@@ -412,7 +412,7 @@ TEST_F(RequestTest, PeersMustBeOthersAndInTheRankTable) {
   transfer_.engine_id = "P";
   transfer_.incarnation = 5;
   rebuild();
-  refused(member, "Conflict engine id 'P'");
+  refused(member, "Conflict engine id 'P'", 500);
   transfer_.incarnation = 77;
   rebuild();
   EXPECT_EQ(good(member).kv.remote_prefill.size(), 1U) << "its own hand-over";
@@ -424,7 +424,7 @@ TEST_F(RequestTest, PeersMustBeOthersAndInTheRankTable) {
   EXPECT_EQ(good(member).kv.remote_prefill.size(), 1U) << "rank table deployments call everybody 0";
   config_.kv_transfer->peer_hosts = {"10.0.0.1"};
   rebuild();
-  refused(member, "handed over by 127.0.0.1 (engine 'P'), which is in no row of the rank table table.json");
+  refused(member, "handed over by 127.0.0.1 (engine 'P'), which is in no row of the rank table table.json", 500);
 }
 
 TEST_F(RequestTest, TheHeaderNamesADataParallelRank) {

@@ -105,6 +105,43 @@ TEST(Deployment, RefusesFlagsThatItSetsItself) {
   EXPECT_THAT(deployment.error().message(), HasSubstr("--kv-transfer-config of P1 is set by `tandem up`"));
 }
 
+TEST(Deployment, KeysGoToAllAndTlsToTheProxy) {
+  config::UpConfig config = up("m");
+  config.api_keys = {"k1", "k2"};
+  config.tls = {.certfile = "c.pem", .keyfile = "k.pem", .ca_certs = "ca.pem", .ciphers = "", .cert_reqs = 2};
+  config.shutdown_timeout = std::chrono::milliseconds(1500);
+  const auto deployment = make_deployment(config, counting_ports(), 2);
+  ASSERT_TRUE(deployment) << deployment.error().to_string();
+  for (const ProcessSpec& process : deployment->processes) EXPECT_EQ(after(process.arguments, "--api-key"), "k1");
+  const ProcessSpec& proxy = deployment->processes.back();
+  EXPECT_TRUE(proxy.tls && proxy.keys);
+  EXPECT_EQ(after(proxy.arguments, "--ssl-certfile"), "c.pem");
+  EXPECT_EQ(after(proxy.arguments, "--ssl-keyfile"), "k.pem");
+  EXPECT_EQ(after(proxy.arguments, "--ssl-ca-certs"), "ca.pem");
+  EXPECT_EQ(after(proxy.arguments, "--ssl-cert-reqs"), "2");
+  EXPECT_EQ(after(proxy.arguments, "--shutdown-timeout"), "1500ms");
+  EXPECT_THAT(deployment->processes[0].arguments, Not(Contains("--ssl-certfile")));
+  config.serve_flags = {"--ssl-certfile", "c.pem"};
+  const auto refused = make_deployment(config, counting_ports(), 2);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("give --ssl-certfile to `tandem up`"));
+}
+
+TEST_F(DeploymentFile, WhatIsGivenTwiceIsNamed) {
+  const auto error = [this](const std::string& first, const std::string& second) {
+    const auto deployment = make_deployment(with("model: m\nproxy: {port: 9000}\ninstances:\n  - {role: prefill, " +
+                                                 first + "}\n  - {role: decode, " + second + "}\n"),
+                                            counting_ports(), 2);
+    return deployment ? "" : deployment.error().message();
+  };
+  EXPECT_EQ(error("port: 8100, kv_port: 30000", "port: 8101, kv_port: 30001"), "");
+  EXPECT_THAT(error("port: 8100", "port: 8100"), HasSubstr("P1 and D1 both have port 8100 of 127.0.0.1"));
+  EXPECT_THAT(error("kv_port: 8100", "port: 8100"), HasSubstr("P1's KV and D1 both have port 8100"));
+  EXPECT_THAT(error("port: 9000", "port: 8100"), HasSubstr("the proxy and P1 both have port 9000"));
+  EXPECT_THAT(error("engine_id: x", "engine_id: x"), HasSubstr("P1 and D1 both have the engine_id 'x'"));
+  EXPECT_EQ(error("host: 127.0.0.2, port: 8100", "port: 8100"), "");
+}
+
 TEST(Deployment, NeedsAModel) {
   const auto deployment = make_deployment(up(""), counting_ports(), 2);
   ASSERT_FALSE(deployment);

@@ -407,6 +407,21 @@ TEST(KvTransferFlag, OnlyTheOwnSideIsCompared) {
   EXPECT_FALSE(parse_as<ServeConfig>({"serve", "m", "--kv-transfer-config", "{}"}).kv_transfer);
 }
 
+TEST(ServeFlags, AKeyOfTheTransferThatNobodyKnowsIsRefused) {
+  const auto with = [](const std::string& key) {
+    return error_of({"serve", "m", "--kv-transfer-config",
+                     R"({"kv_connector":"MooncakeConnector","kv_role":"kv_both",")" + key + R"(":"23000"})"});
+  };
+  EXPECT_THAT(with("kv_prot"), HasSubstr("unknown key 'kv_prot' (did you mean kv_port?)"));
+  EXPECT_THAT(with("nonsense"), HasSubstr("unknown key 'nonsense'; known are kv_connector, "));
+}
+
+TEST(ServeFlags, ShutdownTimeout) {
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}).shutdown_timeout.count(), 0) << "as vLLM: requests are ended";
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--shutdown-timeout", "60"}).shutdown_timeout.count(), 60'000);
+  EXPECT_THAT(error_of({"serve", "m", "--shutdown-timeout", "-1"}), HasSubstr("is not a time"));
+}
+
 TEST(ProxyFlags, AllSpellings) {
   const auto config = parse_as<ProxyConfig>({"proxy", "--host", "0.0.0.0", "--port", "9000", "--prefiller-hosts",
                                              "192.0.0.1", "192.0.0.2", "--prefiller-port", "8004", "8005",
@@ -444,6 +459,27 @@ TEST(ProxyFlags, PairsMustMatch) {
               HasSubstr("Number of decoder hosts must match number of decoder ports"));
   EXPECT_THAT(error_of({"proxy", "--decoder-hosts", "192.0.0.2192.0.0.3"}), HasSubstr("without a blank between them?"));
   EXPECT_THAT(error_of({"proxy", "--decoder-ports", "0"}), HasSubstr("out of range"));
+  EXPECT_THAT(error_of({"proxy", "--decoder-hosts", "a,b"}), HasSubstr("with blanks between them"));
+  EXPECT_THAT(error_of({"proxy", "--decoder-hosts", "localhost:8002"}), HasSubstr("ports have a flag of their own"));
+  EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--decoder-hosts", "::1"}).decoders[0].host, "::1");
+}
+
+TEST(ProxyFlags, AProxyIsNotItsOwnInstance) {
+  const auto itself = HasSubstr("is this proxy itself (--host localhost --port 8001)");
+  EXPECT_THAT(error_of({"proxy", "--port", "8001"}), itself);
+  EXPECT_THAT(error_of({"proxy", "--port", "8001", "--prefiller-ports", "8000", "--decoder-hosts", "127.0.0.1",
+                        "--decoder-ports", "8001"}),
+              itself);
+  EXPECT_THAT(error_of({"proxy", "--host", "0.0.0.0", "--port", "8002"}), HasSubstr("decoder localhost:8002 is this"));
+  parse_as<ProxyConfig>({"proxy", "--host", "192.0.2.1", "--port", "8001"});
+  parse_as<ProxyConfig>({"proxy", "--host", "0.0.0.0", "--port", "8001", "--prefiller-hosts", "192.0.2.1"});
+}
+
+TEST(ProxyFlags, LogAndShutdown) {
+  EXPECT_TRUE(parse_as<ProxyConfig>({"proxy"}).access_log);
+  EXPECT_FALSE(parse_as<ProxyConfig>({"proxy", "--disable-uvicorn-access-log"}).access_log);
+  EXPECT_EQ(parse_as<ProxyConfig>({"proxy", "--shutdown-timeout", "0"}).shutdown_timeout.count(), 0);
+  EXPECT_THAT(error_of({"proxy", "--connect-timeout", "0"}), HasSubstr("is not a time"));
 }
 
 TEST(UpFlags, FlagsBehindTheDashesGoToServe) {
@@ -453,7 +489,15 @@ TEST(UpFlags, FlagsBehindTheDashesGoToServe) {
   EXPECT_EQ(config.decode, 3);
   EXPECT_THAT(config.serve_flags, ElementsAre("--max-model-len", "1k"));
   EXPECT_EQ(parse_as<UpConfig>({"up", "file.yaml"}).deployment_file, "file.yaml");
+  const auto locked = parse_as<UpConfig>({"up", "--model", "m", "--api-key", "k1", "k2", "--ssl-certfile", "c.pem",
+                                          "--shutdown-timeout", "30s", "--", "--max-num-seqs", "4"});
+  EXPECT_THAT(locked.api_keys, ElementsAre("k1", "k2"));
+  EXPECT_EQ(locked.tls.keyfile, "c.pem");
+  EXPECT_EQ(locked.shutdown_timeout.count(), 30'000);
+  EXPECT_THAT(error_of({"up", "--model", "m", "--ssl-keyfile", "k.pem"}), HasSubstr("need --ssl-certfile"));
   EXPECT_THAT(error_of({"up"}), HasSubstr("--model"));
+  EXPECT_EQ(error_of({"up", "--model", "m", "--max-model-len", "1k"}),
+            "unrecognized arguments: --max-model-len (flags for `tandem serve` go after --)");
   EXPECT_THAT(error_of({"up", "--model", "m", "--prefill", "0"}), HasSubstr("argument --prefill: 0 is out of range"));
 }
 

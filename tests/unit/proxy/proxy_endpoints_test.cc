@@ -55,6 +55,63 @@ TEST_F(ProxyEndpointsTest, HealthNeedsTwoThatCanServeTogether) {
   EXPECT_EQ(status_of(get("/ping")), 200);
 }
 
+TEST_F(ProxyEndpointsTest, AnInstanceInTheWrongRoleGetsNothingAndIsNamed) {
+  config_.connector = config::ProxyConnector::kAuto;
+  p(0).set_connector("MooncakeConnectorV1", "kv_consumer");
+  d(0).set_connector("MooncakeConnectorV1", "kv_producer");
+  start_one_each();
+  const std::string swapped = "prefiller " + p(0).name() + " has kv_role kv_consumer";
+  EXPECT_TRUE(test::eventually([&] { return get("/health").find(swapped) != std::string::npos; }));
+  const auto refused = ask(kPlainBody);
+  EXPECT_EQ(status_of(refused), 503);
+  EXPECT_NE(refused.find("decoder " + d(0).name() + " has kv_role kv_producer"), std::string::npos) << refused;
+  EXPECT_TRUE(p(0).requests().empty() && d(0).requests().empty());
+  EXPECT_TRUE(all_scores_zero());
+}
+
+TEST_F(ProxyEndpointsTest, OfTwoPrefillersTheOneThatFitsIsAsked) {
+  config_.connector = config::ProxyConnector::kAuto;
+  p(0).set_connector("MooncakeConnectorV1", "kv_consumer");
+  p(1).set_connector("MooncakeConnectorV1", "kv_producer");
+  d(0).set_connector("MooncakeConnectorV1", "kv_consumer");
+  use({p(0).port(), p(1).port()}, {d(0).port()});
+  start();
+  EXPECT_EQ(status_of(ask(kStreamBody)), 200);
+  EXPECT_EQ(p(1).requests().size(), 1U);
+  EXPECT_TRUE(p(0).requests().empty());
+  EXPECT_EQ(status_of(get("/health")), 200) << "one of each that fits is enough";
+}
+
+TEST_F(ProxyEndpointsTest, AnotherProxyIsNoInstance) {
+  config_.connector = config::ProxyConnector::kAuto;
+  start_one_each();
+  EXPECT_EQ(status_of(ask(kStreamBody)), 200);
+  const auto behind = std::move(proxy_);
+  use({port_}, {d(0).port()});
+  start();
+  EXPECT_TRUE(test::eventually([this] { return get("/health").find("is a proxy, no instance") != std::string::npos; }));
+  EXPECT_EQ(status_of(ask(kPlainBody)), 503);
+  EXPECT_EQ(p(0).requests().size(), 1U) << "nothing went through both";
+}
+
+TEST_F(ProxyEndpointsTest, TheLogHasALineForEachRequestAndOneForAnInstanceThatIsNotThere) {
+  config_.connector = config::ProxyConnector::kAuto;
+  const auto dead = std::to_string(dead_port());
+  use({p(0).port(), static_cast<std::uint16_t>(std::stoi(dead))}, {d(0).port()});
+  ::testing::internal::CaptureStderr();
+  start();
+  EXPECT_EQ(status_of(ask(kStreamBody)), 200);
+  ask("{}", "/v1/metaserver?key=secret");
+  proxy_.reset();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find(R"( - "POST /v1/completions HTTP/1.1" 200 OK)"), std::string::npos) << log;
+  const auto silent = log.find("prefiller 127.0.0.1:" + dead + ": Connection refused");
+  ASSERT_NE(silent, std::string::npos) << log;
+  EXPECT_EQ(log.find("asked again every second", log.find('\n', silent)), std::string::npos) << "once\n" << log;
+  EXPECT_NE(log.find(R"("POST /v1/metaserver HTTP/1.1")"), std::string::npos) << log;
+  EXPECT_EQ(log.find("secret"), std::string::npos) << "the query may be a decoder's key";
+}
+
 TEST_F(ProxyEndpointsTest, LoadCountsWhatRuns) {
   p().set_usual(test::hang());
   start_one_each();
