@@ -84,9 +84,10 @@ net::Task<void> wait_and_add(Context context, std::shared_ptr<Instance> instance
     }
     const bool ready = co_await is_ready(instance, headers);
     if (!ready) continue;
-    if (context->stopping || context->board.find(instance->role, instance->name)) co_return;
     co_await context->watch.look(instance);
     if (!instance->misfit.empty()) co_return;  // the log says why
+    // Only now, with nothing to await before it is there: it may have been asked for twice.
+    if (context->stopping || context->board.find(instance->role, instance->name)) co_return;
     context->board.add(instance);
     context->watch.add(instance);
     log::info("{} {} was added", role_name(instance->role), instance->name);

@@ -54,7 +54,6 @@ net::Task<Next> LayerwiseFlow::round() {
   Completion& completion = *completion_;
   auto decoder = completion.choose(Role::kDecode, Connector::kLayerwise, tried_decoders_);
   if (!decoder) co_return Next::kGiveUp;
-  const std::string parent = parent_id();
   std::string url = co_await metaserver_url(decoder);
   if (completion.cancel().cancelled()) co_return completion.client_left("before decode");
   if (url.empty()) {
@@ -63,6 +62,7 @@ net::Task<Next> LayerwiseFlow::round() {
   }
   if (!completion.context().config.api_keys.empty()) url += "?key=" + completion.context().metaserver_token;
   const auto deliveries = std::make_shared<Deliveries>(completion_, decoder->is_tandem);
+  const std::string parent = parent_id();  // nothing may be awaited before it is open, or another takes the same id
   const auto entry = completion.context().open_requests.open(parent, deliveries);
   Completion::DecodeStage stage;
   stage.decoder = decoder;

@@ -36,6 +36,16 @@ TEST_F(InstanceAdminTest, AnAddedInstanceTakesPartOnceItIsReady) {
   EXPECT_TRUE(all_scores_zero());
 }
 
+TEST_F(InstanceAdminTest, OneThatIsAskedForTwiceAtOnceIsThereOnce) {
+  config_.connector = config::ProxyConnector::kAuto;  // each is asked what it is before it takes part
+  start_one_each();
+  const std::string twice = "\"" + d(1).name() + "\",\"" + d(1).name() + "\"";
+  change("add", "decode", "[" + twice + "," + twice + "]");
+  ASSERT_TRUE(eventually([this] { return d(1).others().size() == 4; })) << "/v1/models, for each";
+  std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(has("\"decode_instances\":2")) << get("/healthcheck");
+}
+
 TEST_F(InstanceAdminTest, OneThatNeverAnswersIsNotAdded) {
   start_one_each();
   change("add", "prefill", "\"127.0.0.1:" + std::to_string(dead_port()) + "\"");

@@ -40,6 +40,18 @@ class ProxyLayerwiseTest : public ProxyTest {
     return std::string(JsonMembers::parse(request.body)->find("kv_transfer_params").value_or(""));
   }
   std::string post(const std::string& body) { return ask(body, "/v1/metaserver"); }
+  /// The statuses of so many requests at once whose client gave them one id.
+  std::vector<int> ask_with_one_id(int count) {
+    std::vector<std::unique_ptr<test::RawClient>> clients;
+    for (int i = 0; i < count; ++i) {
+      clients.push_back(std::make_unique<test::RawClient>(port_));
+      clients.back()->send(
+          test::post_text("/v1/completions", kStreamBody, "X-Request-Id: same\r\nConnection: close\r\n"));
+    }
+    std::vector<int> statuses;
+    for (auto& client : clients) statuses.push_back(status_of(client->read_all()));
+    return statuses;
+  }
 
   std::vector<std::unique_ptr<PushDecoder>> pushers_;
 };
@@ -135,20 +147,27 @@ TEST_F(ProxyLayerwiseTest, AChildThatTheRequestDoesNotHaveIsUnknown) {
   EXPECT_EQ(status_of(post(R"({"request_id":"chatcmpl-one"})")), 404);
 }
 
-TEST_F(ProxyLayerwiseTest, TwoRequestsWithTheClientsSameIdDoNotMix) {
+TEST_F(ProxyLayerwiseTest, RequestsWithTheClientsSameIdDoNotMix) {
   pusher().delay = 100ms;
   start_pair();
-  std::vector<std::unique_ptr<test::RawClient>> clients;
-  for (int i = 0; i < 3; ++i) {
-    clients.push_back(std::make_unique<test::RawClient>(port_));
-    clients.back()->send(
-        test::post_text("/v1/completions", kStreamBody, "X-Request-Id: same\r\nConnection: close\r\n"));
-  }
-  for (auto& client : clients) EXPECT_EQ(status_of(client->read_all()), 200);
+  EXPECT_EQ(ask_with_one_id(3), (std::vector<int>{200, 200, 200}));
   std::set<std::string> ids;
   for (const auto& post : pusher().all_posts()) ids.insert(post.id);
   EXPECT_EQ(ids.size(), 3U);
   EXPECT_EQ(p().requests().size(), 3U);
+}
+
+TEST_F(ProxyLayerwiseTest, NorWhileTheAddressOfANewDecoderIsLookedFor) {
+  config_.host = "0.0.0.0";
+  const auto port = dead_port();
+  use({p().port()}, {port});
+  start();
+  std::this_thread::sleep_for(50ms);  // it is looked for, and not there
+  PushDecoder late(io_, port);
+  late.info_delay = 200ms;
+  EXPECT_EQ(ask_with_one_id(3), (std::vector<int>{200, 200, 200}));
+  EXPECT_EQ(late.requests().size(), 3U);
+  proxy_.reset();  // before the decoder
 }
 
 TEST_F(ProxyLayerwiseTest, AnotherPrefillerIsTriedAndTheDecoderDoesNotNotice) {

@@ -44,14 +44,14 @@ class PushDecoder {
     kRefuse,  ///< 400
   };
 
-  explicit PushDecoder(test::IoThread& io) : io_(io) {
-    io_.call([this] {
+  explicit PushDecoder(test::IoThread& io, std::uint16_t port = 0) : io_(io) {
+    io_.call([this, port] {
       server_ = net::HttpServer::create(io_.executor(), net::ServerLimits());
       for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
         server_->route("POST", path, [this](std::shared_ptr<net::Exchange> exchange) { return serve(exchange); });
       }
       server_->route("GET", "/tandem/info", [this](std::shared_ptr<net::Exchange> exchange) { return info(exchange); });
-      port_ = *server_->listen("127.0.0.1", 0);
+      port_ = *server_->listen("127.0.0.1", port);
     });
   }
   ~PushDecoder() {
@@ -72,6 +72,7 @@ class PushDecoder {
   bool post_twice = false;
   bool post_late = false;              ///< only after the client's request was dropped
   std::chrono::milliseconds delay{0};  ///< before the posts
+  std::chrono::milliseconds info_delay{0};
   std::vector<std::pair<std::string, std::string>> headers;
 
   std::vector<Post> all_posts() const {
@@ -90,6 +91,7 @@ class PushDecoder {
   net::Task<void> info(std::shared_ptr<net::Exchange> exchange) {
     net::HttpResponse response(ours ? 200 : 404, "application/json",
                                fmt::format(R"({{"kv_connector":"{}","kv_role":"kv_consumer"}})", connector));
+    if (info_delay.count() > 0) co_await rest(info_delay);
     (void)co_await exchange->respond(std::move(response));
   }
 
