@@ -25,7 +25,6 @@ help:
 	@echo "make clang   second build, with clang 19"
 	@echo "make fuzz    every fuzz target for its seconds, or FUZZ_SECONDS"
 	@echo "make bench   speed next to the machine's limits and to llama.cpp"
-	@echo "make bench-tools  load generators of others against the same server as ours (gets some 800 MB of packages)"
 	@echo "make format  clang-format in place"
 
 build:
@@ -113,13 +112,6 @@ bench:
 	cmake --preset bench >build/bench-configure.log 2>&1 || { cat build/bench-configure.log; exit 1; }
 	cmake --build --preset bench --parallel $(JOBS)
 	@tools/bench.sh
-
-.PHONY: bench-tools
-bench-tools: build-tests
-	$(call say,load generators of others)
-	@tools/fetch_load_tools.sh
-	@tools/fetch_load_tools.sh guidellm
-	python3 bench/api/tools.py --build build/release
 
 format:
 	@tools/setup.sh lint

