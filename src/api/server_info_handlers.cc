@@ -33,6 +33,7 @@ json::object config_object(const Context& context) {
                          {"quantization", config::quantization_name(config.quantization)},
                          {"generation_config", config.generation_config},
                          {"max_logprobs", config.max_logprobs},
+                         {"logprobs_mode", config::logprobs_mode_name(config.logprobs_mode)},
                          {"seed", config.seed}};
   all["cache_config"] = {{"block_size", config.block_size},
                          {"num_gpu_blocks", context.engine().stats().num_blocks},

@@ -129,6 +129,12 @@ obs::Labels cache_labels(const config::ServeConfig& config) {
           {"num_gpu_blocks_override", text(config.num_blocks)}};
 }
 
+worker::LogprobsMode logprobs_mode(config::LogprobsMode mode) {
+  using Mode = config::LogprobsMode;
+  return {.processed = mode == Mode::kProcessedLogprobs || mode == Mode::kProcessedLogits,
+          .logits = mode == Mode::kRawLogits || mode == Mode::kProcessedLogits};
+}
+
 /// --hf-overrides of a stub: its timing, size and death.
 Result<worker::StubOptions> stub_options(const config::ServeConfig& config, std::int32_t vocab_size) {
   worker::StubOptions options;
@@ -155,6 +161,7 @@ Result<worker::StubOptions> stub_options(const config::ServeConfig& config, std:
   }
   options.vocab_size = vocab_size;
   options.block_size = config.block_size;
+  options.logprobs_mode = logprobs_mode(config.logprobs_mode);
   const std::int32_t num_ranks = config.data_parallel.local;
   options.num_blocks = num_ranks * config.num_blocks.value_or(std::max(1, kStubBlocks / num_ranks));
   return options;
@@ -239,6 +246,7 @@ Result<void> Instance::load_model(const Hooks& hooks) {
   options.rank_nodes = std::move(placement.rank_nodes);
   options.max_num_batched_tokens = config_.max_num_batched_tokens;
   options.planned_decodes = config_.planned_decodes * config_.data_parallel.local;
+  options.logprobs_mode = logprobs_mode(config_.logprobs_mode);
   log::info("{}: {}, {} layers, vocabulary {}", config_.model, checkpoint_->config().architecture,
             checkpoint_->config().num_layers, checkpoint_->config().vocab_size);
   TANDEM_TRY(join_processes(hooks, options.model));

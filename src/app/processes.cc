@@ -56,6 +56,7 @@ std::vector<comm::Property> properties(const config::ServeConfig& config, const 
       {"--max-model-len", config.max_model_len ? text(*config.max_model_len) : "auto"},
       {"--served-model-name", config.served_model_names.front()},
       {"--hf-overrides", config.hf_overrides},
+      {"--logprobs-mode", text(config::logprobs_mode_name(config.logprobs_mode))},
       {"--kv-cache-dtype", text(static_cast<int>(config.kv_cache_type))},
       {"kv_connector", config.kv_transfer ? config.kv_transfer->connector : "none"},
   };

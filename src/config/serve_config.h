@@ -53,6 +53,11 @@ enum class DType { kAuto, kBfloat16, kFloat32 };
 enum class Quantization { kAuto, kNone, kW8A8, kAscend, kCompressedTensors, kGptq, kAwq, kFp8 };
 /// "w8a8", "ascend"; "auto" for kAuto.
 std::string_view quantization_name(Quantization quantization);
+/// --logprobs-mode: what answers have as log-probabilities. kProcessed...: after penalties, masks, temperature and
+/// cuts.
+enum class LogprobsMode { kRawLogprobs, kProcessedLogprobs, kRawLogits, kProcessedLogits };
+/// "raw_logprobs".
+std::string_view logprobs_mode_name(LogprobsMode mode);
 enum class LoadFormat { kAuto, kStub };
 enum class Scheduling { kFcfs, kPriority };
 enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
@@ -161,7 +166,8 @@ struct ServeConfig {
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
   bool enable_request_id_headers = false;
-  std::int32_t max_logprobs = 20;           ///< -1: no limit
+  std::int32_t max_logprobs = 20;  ///< -1: no limit
+  LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
   bool keep_alive_on_engine_death = false;  ///< VLLM_KEEP_ALIVE_ON_ENGINE_DEATH=1: answer 503 and 500 until stopped
 
   // Logging and metrics.

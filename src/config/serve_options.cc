@@ -62,13 +62,28 @@ std::vector<std::pair<std::string_view, Quantization>> quantization_choices() {
           {"fp8", Quantization::kFp8}};
 }
 
+std::vector<std::pair<std::string_view, LogprobsMode>> logprobs_modes() {
+  return {{"raw_logprobs", LogprobsMode::kRawLogprobs},
+          {"processed_logprobs", LogprobsMode::kProcessedLogprobs},
+          {"raw_logits", LogprobsMode::kRawLogits},
+          {"processed_logits", LogprobsMode::kProcessedLogits}};
+}
+
+template <class T>
+std::string_view name_of(T wanted, const std::vector<std::pair<std::string_view, T>>& choices,
+                         std::string_view otherwise) {
+  for (const auto& [name, value] : choices)
+    if (value == wanted) return name;
+  return otherwise;
+}
+
 }  // namespace
 
 std::string_view quantization_name(Quantization quantization) {
-  for (const auto& [name, value] : quantization_choices())
-    if (value == quantization) return name;
-  return "auto";
+  return name_of(quantization, quantization_choices(), "auto");
 }
+
+std::string_view logprobs_mode_name(LogprobsMode mode) { return name_of(mode, logprobs_modes(), ""); }
 
 ServeOptions::ServeOptions(FlagList& flags) {
   add_model(flags);
@@ -142,11 +157,10 @@ void ServeOptions::add_model(FlagList& flags) {
       .one("--rope-theta", "NUMBER", "base of the rotary embedding", "the model's",
            number_into(rope_theta_, 0, false, 1e12))
       .nullable();
-  flags.one("--logprobs-mode", "MODE", "raw_logprobs: before penalties and temperature", "raw_logprobs",
-            [](const std::string& value) -> Result<void> {
-              if (value == "raw_logprobs") return {};
-              return Status(Code::kUnsupported, fmt::format("{} is not in this version; expected raw_logprobs", value));
-            });
+  flags.one("--logprobs-mode", "MODE",
+            "raw_logprobs, processed_logprobs, raw_logits or processed_logits; processed: after penalties, masks, "
+            "temperature and cuts",
+            "raw_logprobs", choice_into(config_.logprobs_mode, logprobs_modes()));
   flags.one("--generation-config", "WHERE", "sampling defaults: auto (the model's), vllm (none), or a folder", "auto",
             text_into(config_.generation_config));
   flags

@@ -53,7 +53,7 @@ Result<void> ModelWorker::start(const model::Checkpoint& checkpoint, const std::
   const std::size_t num_threads =
       options_.num_threads > 0 ? static_cast<std::size_t>(options_.num_threads) : kernels::usable_cpus().size();
   team_ = std::make_unique<kernels::ThreadTeam>(static_cast<int>(num_threads), options_.cpus);
-  samplers_.resize(num_threads);
+  samplers_.assign(num_threads, Sampler(options_.logprobs_mode));
   TANDEM_ASSIGN(model_, model::Model::load(checkpoint, options_.model, *team_, progress));
   TANDEM_TRY(make_cache());
   return warm_up_together();

@@ -37,6 +37,7 @@ struct ModelWorkerOptions {
   std::int32_t max_num_batched_tokens = 512;
   /// Steps of up to so many sequences with one token each allocate nothing but their result; at most num_blocks.
   std::int32_t planned_decodes = 0;
+  LogprobsMode logprobs_mode;
   /// With experts spread over processes (model.experts.group): called on the runner thread once the model is loaded,
   /// and again if a process is lost before the warm-up is over; returns when all processes can run steps.
   std::function<Result<void>()> enter_group;

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "worker/random.h"
@@ -19,7 +20,7 @@ namespace tandem::worker {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr float kReportedMinusInfinity = -9999.0F;
+constexpr float kLowestReported = -9999.0F;  ///< JSON has no infinity; where vLLM cuts
 constexpr double kLowestTemperature = 0.01;
 constexpr std::uint32_t kInPrompt = 0x80000000U;
 constexpr std::size_t kLanes = 16;
@@ -188,15 +189,17 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sequen
   } else {
     result.token = draw(values, highest, plan);
   }
-  if (params.logprobs) result.logprobs = logprobs_of(logits, *raw_highest, result.token, *params.logprobs);
+  if (params.logprobs) {
+    const auto row = mode_.processed ? processed_row(values, params) : raw_row(logits, allowed, plan);
+    result.logprobs = highest_entries(row, mode_.logits, result.token, *params.logprobs);
+  }
   return result;
 }
 
 Result<std::vector<TokenLogprob>> Sampler::score(std::span<const float> logits, std::int32_t token, std::int32_t count,
                                                  const SequencePlan& plan) {
-  const std::optional<float> highest = highest_if_finite(logits);
-  if (!highest) return not_finite(logits, plan);
-  return logprobs_of(logits, *highest, token, count);
+  if (!highest_if_finite(logits)) return not_finite(logits, plan);
+  return highest_entries(logits, /*as_logits=*/false, token, count);
 }
 
 PromptLogprobs Sampler::score_prompt(std::span<const float> logits, std::size_t vocab_size, const SequencePlan& plan) {
@@ -380,33 +383,70 @@ std::int32_t Sampler::pick(double random) const {
   return last;
 }
 
-std::vector<TokenLogprob> Sampler::logprobs_of(std::span<const float> logits, float highest, std::int32_t sampled,
-                                               std::int32_t count) {
-  weights_.resize(logits.size());
-  exponentials(logits, highest, 1.0F, weights_.data());
-  const double log_sum = static_cast<double>(highest) + std::log(sum_all(weights_));
-  const auto logprob = [&](std::int32_t id) {
-    const auto value = static_cast<float>(static_cast<double>(logits[id]) - log_sum);
-    return std::isfinite(value) ? value : kReportedMinusInfinity;
+std::span<const float> Sampler::raw_row(std::span<const float> logits, std::span<const std::uint32_t> allowed,
+                                        const SequencePlan& plan) {
+  if (!plan.mask) return logits;
+  values_.assign(logits.begin(), logits.end());
+  keep_only(allowed, values_);
+  return values_;
+}
+
+std::span<const float> Sampler::processed_row(std::span<const float> values, const SamplingParams& params) {
+  if (params.greedy()) return values;
+  if (values.data() != values_.data()) values_.assign(values.begin(), values.end());
+  exclude_cut(params);
+  const auto temperature = static_cast<float>(std::max(params.temperature, kLowestTemperature));
+  for (float& value : values_) value = std::min(value / temperature, std::numeric_limits<float>::max());
+  return values_;
+}
+
+void Sampler::exclude_cut(const SamplingParams& params) {
+  const std::size_t vocab = values_.size();
+  const std::size_t most = params.top_k > 0 ? std::min(static_cast<std::size_t>(params.top_k), vocab) : vocab;
+  const auto weighed = std::count_if(weights_.begin(), weights_.end(), [](float weight) { return weight > 0.0F; });
+  if (params.top_p < 1.0 || params.min_p > 0.0 || static_cast<std::size_t>(weighed) >= most) {
+    for (std::size_t i = 0; i < vocab; ++i) values_[i] = weights_[i] > 0.0F ? values_[i] : kMinusInfinity;
+    return;
+  }
+  if (most == vocab) return;
+  // top_k alone keeps tokens that are too unlikely to have a weight; they have a logit none the less.
+  candidates_.resize(vocab);
+  std::iota(candidates_.begin(), candidates_.end(), 0);
+  const auto end_of_kept = candidates_.begin() + static_cast<std::ptrdiff_t>(most);
+  std::nth_element(candidates_.begin(), end_of_kept, candidates_.end(), [&](std::int32_t a, std::int32_t b) {
+    return values_[a] != values_[b] ? values_[a] > values_[b] : a < b;
+  });
+  std::for_each(end_of_kept, candidates_.end(), [&](std::int32_t id) { values_[id] = kMinusInfinity; });
+}
+
+std::vector<TokenLogprob> Sampler::highest_entries(std::span<const float> row, bool as_logits, std::int32_t sampled,
+                                                   std::int32_t count) {
+  double log_sum = 0.0;
+  if (!as_logits) {
+    const float highest = highest_of(row);
+    weights_.resize(row.size());
+    exponentials(row, highest, 1.0F, weights_.data());
+    log_sum = static_cast<double>(highest) + std::log(sum_all(weights_));
+  }
+  const auto reported = [&](std::int32_t id) {
+    return std::max(static_cast<float>(static_cast<double>(row[id]) - log_sum), kLowestReported);
   };
-  // Ranks order by logit, then by id, as greedy sampling does.
-  const auto before = [&](std::int32_t a, std::int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  };
-  const float value = logits[sampled];
+  // Ranks order by value, then by id, as greedy sampling does.
+  const auto before = [&](std::int32_t a, std::int32_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; };
+  const float value = row[sampled];
   std::int32_t rank = 1;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    rank += logits[i] > value || (logits[i] == value && static_cast<std::int32_t>(i) < sampled) ? 1 : 0;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    rank += row[i] > value || (row[i] == value && static_cast<std::int32_t>(i) < sampled) ? 1 : 0;
   }
   // A heap of the best so far, its worst in front: a row costs one comparison a token and few replacements.
-  const std::size_t wanted = count < 0 ? logits.size() : std::min(static_cast<std::size_t>(count), logits.size());
+  const std::size_t wanted = count < 0 ? row.size() : std::min(static_cast<std::size_t>(count), row.size());
   candidates_.clear();
-  for (std::size_t i = 0; wanted > 0 && i < logits.size(); ++i) {
+  for (std::size_t i = 0; wanted > 0 && i < row.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
     if (candidates_.size() < wanted) {
       candidates_.push_back(id);
       std::push_heap(candidates_.begin(), candidates_.end(), before);
-    } else if (logits[i] > logits[candidates_.front()]) {
+    } else if (row[i] > row[candidates_.front()]) {
       std::pop_heap(candidates_.begin(), candidates_.end(), before);
       candidates_.back() = id;
       std::push_heap(candidates_.begin(), candidates_.end(), before);
@@ -416,10 +456,10 @@ std::vector<TokenLogprob> Sampler::logprobs_of(std::span<const float> logits, fl
 
   std::vector<TokenLogprob> result;
   result.reserve(candidates_.size() + 1);
-  result.push_back({sampled, logprob(sampled), rank});
+  result.push_back({sampled, reported(sampled), rank});
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     if (candidates_[i] == sampled) continue;
-    result.push_back({candidates_[i], logprob(candidates_[i]), static_cast<std::int32_t>(i) + 1});
+    result.push_back({candidates_[i], reported(candidates_[i]), static_cast<std::int32_t>(i) + 1});
   }
   return result;
 }

@@ -10,6 +10,14 @@
 
 namespace tandem::worker {
 
+/// What stands in for log-probabilities in answers: vLLM's --logprobs-mode, one for all requests of an instance. The
+/// prompt's are raw log-probabilities always, as in vLLM.
+struct LogprobsMode {
+  bool processed =
+      false;            ///< of what the token was chosen from; else of what the grammar's mask left of the model's row
+  bool logits = false;  ///< the values themselves, without the softmax
+};
+
 struct SamplingParams {
   double temperature = 1.0;  ///< below 1e-5: greedy
   double top_p = 1.0;

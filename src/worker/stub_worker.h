@@ -34,6 +34,7 @@ struct StubOptions {
   double seconds_per_prefill_token = 0.0;  ///< of sequences that run two or more tokens
   double seconds_per_decode_token = 0.0;   ///< of sequences that run one
   std::string fingerprint = "stub";        ///< of the layout: stubs of different fingerprints refuse each other's KV
+  LogprobsMode logprobs_mode;
   /// Called on the worker's thread before each step (may be empty): watches plans, blocks, or fails the step.
   std::function<Status(const StepPlan&)> before_step;
 };
@@ -56,7 +57,7 @@ class StubWorker final : public Worker {
   static kv::Layout layout(const StubOptions& options);
 
  private:
-  explicit StubWorker(StubOptions options) : options_(std::move(options)) {}
+  explicit StubWorker(StubOptions options) : options_(std::move(options)), sampler_(options_.logprobs_mode) {}
   PromptLogprobs score(const SequencePlan& sequence);
   std::vector<float> logits_after(const SequencePlan& sequence) const;
   Result<StepResult> step(const StepPlan& plan, const std::stop_token& stop);

@@ -51,7 +51,7 @@ struct StepPlan {
 
 struct TokenLogprob {
   std::int32_t token = 0;
-  float logprob = 0.0F;   ///< of the raw logits; -inf as -9999.0
+  float logprob = 0.0F;   ///< what LogprobsMode says, but never below -9999.0
   std::int32_t rank = 0;  ///< 1 = most likely
 };
 

@@ -3,6 +3,7 @@
 colocated, through pull and through layerwise push, whole and streamed."""
 import concurrent.futures
 import json
+import math
 import re
 import unittest
 
@@ -163,12 +164,13 @@ class Structured(unittest.TestCase):
 
 
 class Scores(unittest.TestCase):
-    """Log-probabilities of prompts, and words that must not come, colocated and through pull."""
+    """Log-probabilities of prompts and of what tokens were drawn from, and words that must not come, colocated and
+    through pull. Of greedy tokens without penalties both kinds are the same."""
 
     def test_the_same_colocated_and_disaggregated(self):
-        colocated = tandem.serve("colocated", "--max-num-batched-tokens", "16", *FLAGS)
+        colocated = tandem.serve("colocated", "--max-num-batched-tokens", "16", *FLAGS, "--logprobs-mode", "processed_logprobs")
         self.addCleanup(colocated.stop)
-        pair = tandem.Pair(*FLAGS)
+        pair = tandem.Pair(*FLAGS, decode_flags=["--logprobs-mode", "processed_logprobs"])
         self.addCleanup(pair.stop)
         colocated.wait_ready()
         prompt = [504 + 7 * i for i in range(40)]
@@ -189,6 +191,19 @@ class Scores(unittest.TestCase):
         self.assertEqual(pair.proxy.complete("The sky is blue", **echo)["choices"][0], text)
         self.assertEqual(text["logprobs"]["token_logprobs"][0], None)
         self.assertEqual("".join(text["logprobs"]["tokens"]), text["text"])
+
+        # Of what a token was drawn from: two of them, with all of the probability, from the first token on.
+        drawn = dict(temperature=0.7, top_k=2, seed=5, max_tokens=4)
+        expected = colocated.complete("The sky is", **drawn, logprobs=2)["choices"][0]["logprobs"]
+        self.assertEqual(pair.proxy.complete("The sky is", **drawn, logprobs=2)["choices"][0]["logprobs"], expected)
+        for tops in expected["top_logprobs"]:
+            self.assertAlmostEqual(sum(map(math.exp, tops.values())), 1, delta=1e-4)
+        for process in (colocated, pair.proxy):
+            answer = process.post(CHAT, body(**drawn, logprobs=True, top_logprobs=3))[1]
+            for token in answer["choices"][0]["logprobs"]["content"]:
+                tops = [top["logprob"] for top in token["top_logprobs"]]
+                self.assertEqual(tops[2], -9999.0)
+                self.assertAlmostEqual(math.exp(tops[0]) + math.exp(tops[1]), 1, delta=1e-4)
 
         said = colocated.post(CHAT, body(max_tokens=8))[1]["choices"][0]["message"]["content"]
         # As vLLM does it: a word behind a space is banned too if it has as many tokens as without.

@@ -68,6 +68,7 @@ TEST(VllmFlags, AreTaken) {
       {"--override-generation-config.temperature", "0.5"},
       {"--max-logprobs", "-1"},
       {"--logprobs-mode", "raw_logprobs"},
+      {"--logprobs-mode", "processed_logits"},
       {"--skip-tokenizer-init"},
       {"--enable-sleep-mode"},
       {"-tp", "1"},
@@ -158,7 +159,9 @@ TEST(VllmFlags, OrAreRefusedByNameWithTheReason) {
       {{"--data-parallel-hybrid-lb"}, "argument --data-parallel-hybrid-lb: several ranks a node"},
       {{"--load-format", "dummy"}, "argument --load-format: invalid choice: 'dummy' (choose from auto, "},
       {{"--tokenizer-mode", "mistral"}, "argument --tokenizer-mode: invalid choice: 'mistral'"},
-      {{"--logprobs-mode", "raw_logits"}, "argument --logprobs-mode: raw_logits is not in this version"},
+      {{"--logprobs-mode", "raw"},
+       "argument --logprobs-mode: invalid choice: 'raw' (choose from raw_logprobs, processed_logprobs, raw_logits, "
+       "processed_logits)"},
       {{"--kv-cache-dtype", "fp8_e4m3"}, "argument --kv-cache-dtype: fp8_e4m3 is not in this version"},
       {{"--speculative-config", "{}"}, "argument --speculative-config: speculative decoding is not in this version"},
       {{"--kv-events-config", "{}"}, "argument --kv-events-config: "},

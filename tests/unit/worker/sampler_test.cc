@@ -131,8 +131,10 @@ TEST_F(SamplerTest, AMaskExcludesTokens) {
   EXPECT_EQ(sample(logits), 3);
   logits[40] = 2.0F;
   EXPECT_EQ(sample(logits), 40);
-  params().logprobs = 1;
-  EXPECT_EQ(try_sample(logits)->logprobs[1].token, 0) << "log-probabilities are of the raw logits";
+  params().logprobs = 2;
+  const auto logprobs = try_sample(logits)->logprobs;
+  EXPECT_EQ(logprobs[0].rank, 1) << "raw log-probabilities are of what the mask leaves, as in vLLM";
+  EXPECT_EQ(logprobs[1].token, 3);
   plan_.suppressed = {40};
   EXPECT_EQ(sample(logits), 3);
 }
