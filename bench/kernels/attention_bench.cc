@@ -76,7 +76,7 @@ void attend(benchmark::State& state, Isa isa, kernels::KvType type, const Heads&
 
 void add(const std::string& name, const Heads& heads, std::int64_t sequences, std::int64_t context, std::int64_t tokens,
          int threads) {
-  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kPortable}) {
+  for (const Isa isa : kernels::kAllIsas) {
     if (!kernels::ops_for(isa)) continue;
     for (const bool int8 : {false, true}) {
       const kernels::KvType type = int8 ? kernels::KvType::kInt8 : kernels::KvType::kBf16;

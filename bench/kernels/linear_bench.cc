@@ -87,7 +87,7 @@ void add(const std::string& name, int threads, const std::function<void(benchmar
 void add_shape(WeightType type, const std::string& type_name, const Shape& shape, std::int64_t rows, int threads) {
   const std::string suffix = type_name + "/K" + std::to_string(shape.k) + "/N" + std::to_string(shape.n) +
                              "/rows:" + std::to_string(rows) + "/threads:" + std::to_string(threads);
-  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kPortable}) {
+  for (const Isa isa : kernels::kAllIsas) {
     if (!kernels::ops_for(isa)) continue;
     add(std::string(kernels::isa_name(isa)) + "/" + suffix, threads,
         [=](benchmark::State& state) { own(state, isa, type, shape, rows, threads); });

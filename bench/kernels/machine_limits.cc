@@ -91,6 +91,8 @@ Limits measure_limits(int threads) {
       limits.f32_gflops = best_rate(team, f32_peak_avx2);
       break;
     case kernels::Isa::kPortable:
+    case kernels::Isa::kNeon:
+    case kernels::Isa::kDotprod:
       break;
   }
   limits.read_gbps = best_read_rate(team);

@@ -55,10 +55,11 @@ int fail(const std::string& message) {
 
 Result<kernels::Isa> isa_of(const std::string& name) {
   if (name.empty()) return kernels::detect_isa();
-  for (const auto isa : {kernels::Isa::kPortable, kernels::Isa::kAvx2, kernels::Isa::kAvx512}) {
+  for (const auto isa : kernels::kAllIsas) {
     if (kernels::isa_name(isa) == name) return isa;
   }
-  return Status(Code::kInvalidArgument, fmt::format("--isa {}: expected portable, avx2 or avx512", name));
+  return Status(Code::kInvalidArgument,
+                fmt::format("--isa {}: expected portable, avx2, avx512, neon or dotprod", name));
 }
 
 Result<worker::ModelWorkerOptions> worker_options(const Flags& flags) {

@@ -40,10 +40,8 @@ QuantizeOptions::QuantizeOptions(FlagList& flags) {
   flags.group("System");
   flags.one("--threads", "N", "compute threads; 0: one for each usable CPU", "0",
             integer_into(config_.threads, 0, 1024));
-  flags.one("--isa", "ISA", "instruction set: auto, portable, avx2, avx512", "auto",
-            choice_into<Isa>(
-                config_.isa,
-                {{"auto", Isa::kAuto}, {"portable", Isa::kPortable}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}}));
+  flags.one("--isa", "ISA", "instruction set: auto, portable, avx2, avx512, neon, dotprod", "auto",
+            choice_into<Isa>(config_.isa, {kIsaNames.begin(), kIsaNames.end()}));
 }
 
 Result<QuantizeConfig> QuantizeOptions::finish(const std::vector<std::string>& positional) {

@@ -3,11 +3,13 @@
 // as that is possible without the model. JSON stays text where only the model part can judge it.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "config/tls_config.h"
@@ -60,7 +62,14 @@ enum class LogprobsMode { kRawLogprobs, kProcessedLogprobs, kRawLogits, kProcess
 std::string_view logprobs_mode_name(LogprobsMode mode);
 enum class LoadFormat { kAuto, kStub };
 enum class Scheduling { kFcfs, kPriority };
-enum class Isa { kAuto, kPortable, kAvx2, kAvx512 };
+/// --isa: what kernels::Isa has, or the best of it.
+enum class Isa { kAuto, kPortable, kAvx2, kAvx512, kNeon, kDotprod };
+inline constexpr std::array<std::pair<std::string_view, Isa>, 6> kIsaNames{{{"auto", Isa::kAuto},
+                                                                            {"portable", Isa::kPortable},
+                                                                            {"avx2", Isa::kAvx2},
+                                                                            {"avx512", Isa::kAvx512},
+                                                                            {"neon", Isa::kNeon},
+                                                                            {"dotprod", Isa::kDotprod}}};
 enum class KvTransport { kAuto, kShm, kTcp };
 enum class KvCacheType { kAuto, kBfloat16, kFloat32, kInt8 };
 enum class ContentFormat { kAuto, kString, kParts };

@@ -285,10 +285,8 @@ void ServeOptions::add_disaggregation(FlagList& flags) {
         binding_given_ = true;
         return {};
       });
-  flags.one("--isa", "ISA", "instruction set: auto, portable, avx2, avx512", "auto",
-            choice_into<Isa>(
-                config_.isa,
-                {{"auto", Isa::kAuto}, {"portable", Isa::kPortable}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}}));
+  flags.one("--isa", "ISA", "instruction set: auto, portable, avx2, avx512, neon, dotprod", "auto",
+            choice_into<Isa>(config_.isa, {kIsaNames.begin(), kIsaNames.end()}));
 }
 
 Result<void> ServeOptions::merge_hf_overrides() {

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this CPU has, and the Ops for it.
+#include <algorithm>
 #include <string>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/kernels.h"
+
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace tandem::kernels {
 namespace {
@@ -22,17 +28,30 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
-#else
-bool has_avx2() { return false; }
-bool has_avx512() { return false; }
+#elif defined(__aarch64__)
+bool has_dotprod() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 #endif
+
+/// nullptr where this CPU cannot run it.
+const Ops* find_ops(Isa isa) {
+#if defined(__x86_64__)
+  static const cpu::CpuOps avx2(Isa::kAvx2, cpu::avx2_table());
+  static const cpu::CpuOps avx512(Isa::kAvx512, cpu::avx512_table());
+  if (isa == Isa::kAvx2 && has_avx2()) return &avx2;
+  if (isa == Isa::kAvx512 && has_avx512()) return &avx512;
+#elif defined(__aarch64__)
+  static const cpu::CpuOps neon(Isa::kNeon, cpu::neon_table());
+  static const cpu::CpuOps dotprod(Isa::kDotprod, cpu::dotprod_table());
+  if (isa == Isa::kNeon) return &neon;
+  if (isa == Isa::kDotprod && has_dotprod()) return &dotprod;
+#endif
+  static const cpu::CpuOps portable(Isa::kPortable, cpu::portable_table());
+  return isa == Isa::kPortable ? &portable : nullptr;
+}
 
 }  // namespace
 
-Isa detect_isa() {
-  if (has_avx512()) return Isa::kAvx512;
-  return has_avx2() ? Isa::kAvx2 : Isa::kPortable;
-}
+Isa detect_isa() { return *std::find_if(kAllIsas.rbegin(), kAllIsas.rend(), find_ops); }
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {
@@ -42,27 +61,20 @@ std::string_view isa_name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kDotprod:
+      return "dotprod";
   }
   return "unknown";
 }
 
 Result<const Ops*> ops_for(Isa isa) {
-  const bool can_run =
-      isa == Isa::kPortable || (isa == Isa::kAvx2 && has_avx2()) || (isa == Isa::kAvx512 && has_avx512());
-  if (!can_run) {
-    return Status(Code::kUnsupported,
-                  "kernels: this CPU cannot run " + std::string(isa_name(isa)) + "; the best it has is " +
-                      std::string(isa_name(detect_isa())),
-                  Scope::kDevice);
-  }
-  static const cpu::CpuOps portable(Isa::kPortable, cpu::portable_table());
-#if defined(__x86_64__)
-  static const cpu::CpuOps avx2(Isa::kAvx2, cpu::avx2_table());
-  static const cpu::CpuOps avx512(Isa::kAvx512, cpu::avx512_table());
-  if (isa == Isa::kAvx2) return static_cast<const Ops*>(&avx2);
-  if (isa == Isa::kAvx512) return static_cast<const Ops*>(&avx512);
-#endif
-  return static_cast<const Ops*>(&portable);
+  if (const Ops* ops = find_ops(isa)) return ops;
+  return Status(Code::kUnsupported,
+                "kernels: this CPU cannot run " + std::string(isa_name(isa)) + "; the best it has is " +
+                    std::string(isa_name(detect_isa())),
+                Scope::kDevice);
 }
 
 }  // namespace tandem::kernels

@@ -11,6 +11,7 @@
 // with one scale per row) and accumulates in float32 or int32.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,10 +26,13 @@
 
 namespace tandem::kernels {
 
-enum class Isa { kPortable, kAvx2, kAvx512 };
-/// The best this CPU has (kAvx512 needs F, BW, VL, DQ, VNNI and BF16).
+/// kAvx2 and kAvx512 on x86-64, kNeon and kDotprod on arm64.
+enum class Isa { kPortable, kAvx2, kAvx512, kNeon, kDotprod };
+/// On every machine a later one is better, if it has it.
+inline constexpr std::array kAllIsas = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kNeon, Isa::kDotprod};
+/// The best this CPU has (kAvx512 needs F, BW, VL, DQ, VNNI and BF16; kDotprod is NEON with SDOT).
 Isa detect_isa();
-std::string_view isa_name(Isa isa);  ///< "portable", "avx2", "avx512"
+std::string_view isa_name(Isa isa);  ///< "portable", "avx2", "avx512", "neon", "dotprod"
 
 enum class WeightType {
   kF32,

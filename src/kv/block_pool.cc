@@ -42,8 +42,10 @@ std::optional<std::vector<BlockId>> BlockPool::allocate(std::int32_t count) {
     forget(block);
     at(block).references = 1;
     if (!generations_.empty()) {
-      // Before any write of the new owner: a reader that copies now will see the change.
+      // Before any write of the new owner: a reader that copies now will see the change. The fence keeps later stores
+      // behind it; of itself the increment does not (arm64 before v8.1 may move them before its store).
       generations_[index_of(block)].fetch_add(1, std::memory_order_seq_cst);
+      std::atomic_thread_fence(std::memory_order_release);
     }
     taken.push_back(block);
   }

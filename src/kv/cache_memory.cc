@@ -22,7 +22,7 @@
 namespace tandem::kv {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPage = std::size_t{64} << 10;  // of arm64 kernels; others have smaller ones
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) &&
                   std::atomic<std::uint32_t>::is_always_lock_free,

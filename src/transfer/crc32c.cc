@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The crc32 instruction has a latency of three cycles and a throughput of one, so three independent streams run side by
-// side and are joined afterwards: the CRC of AB is shift(crc(A), bytes of B) ^ crc(B), and a shift by a fixed number of
-// zero bytes is linear, hence four table look-ups.
+// The crc32 instruction (of SSE4.2 and of arm64) has a latency of three cycles and a throughput of one, so three
+// independent streams run side by side and are joined afterwards: the CRC of AB is shift(crc(A), bytes of B) ^ crc(B),
+// and a shift by a fixed number of zero bytes is linear, hence four table look-ups.
 //
 // With AVX-512 and VPCLMULQDQ the message is folded instead (Gopal et al., "Fast CRC Computation for Generic
 // Polynomials Using PCLMULQDQ Instruction", 2009): 256 bytes at a time are multiplied by x^2048 modulo the polynomial
@@ -14,6 +14,10 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace tandem::transfer {
@@ -56,6 +60,30 @@ std::uint32_t portable_state(const std::byte* at, std::size_t size, std::uint32_
 }
 
 #if defined(__x86_64__)
+#define TANDEM_CRC __attribute__((target("sse4.2")))
+using State = std::uint64_t;  // what the instruction keeps it in
+TANDEM_CRC inline State add_word(State state, std::uint64_t word) { return _mm_crc32_u64(state, word); }
+TANDEM_CRC inline std::uint32_t add_byte(std::uint32_t state, std::byte byte) {
+  return _mm_crc32_u8(state, static_cast<std::uint8_t>(byte));
+}
+bool has_hardware() {
+  static const bool has = __builtin_cpu_supports("sse4.2") != 0;
+  return has;
+}
+#elif defined(__aarch64__)
+#define TANDEM_CRC __attribute__((target("+crc")))
+using State = std::uint32_t;
+TANDEM_CRC inline State add_word(State state, std::uint64_t word) { return __crc32cd(state, word); }
+TANDEM_CRC inline State add_byte(State state, std::byte byte) {
+  return __crc32cb(state, static_cast<std::uint8_t>(byte));
+}
+bool has_hardware() {
+  static const bool has = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+  return has;
+}
+#endif
+
+#if defined(TANDEM_CRC)
 
 /// Moves a state past a fixed number of zero bytes.
 struct Shift {
@@ -84,11 +112,11 @@ constexpr std::size_t kShort = 128;
 
 /// Three streams of Bytes each, while three fit.
 template <std::size_t Bytes>
-__attribute__((target("sse4.2"))) void three_streams(const std::byte*& at, std::size_t& size, std::uint64_t& state) {
+TANDEM_CRC void three_streams(const std::byte*& at, std::size_t& size, State& state) {
   static const Shift shift(Bytes);
   while (size >= 3 * Bytes) {
-    std::uint64_t second = 0;
-    std::uint64_t third = 0;
+    State second = 0;
+    State third = 0;
     for (std::size_t i = 0; i < Bytes; i += 8) {
       std::uint64_t a = 0;
       std::uint64_t b = 0;
@@ -96,9 +124,9 @@ __attribute__((target("sse4.2"))) void three_streams(const std::byte*& at, std::
       std::memcpy(&a, at + i, 8);
       std::memcpy(&b, at + Bytes + i, 8);
       std::memcpy(&c, at + 2 * Bytes + i, 8);
-      state = _mm_crc32_u64(state, a);
-      second = _mm_crc32_u64(second, b);
-      third = _mm_crc32_u64(third, c);
+      state = add_word(state, a);
+      second = add_word(second, b);
+      third = add_word(third, c);
     }
     state = shift(static_cast<std::uint32_t>(state)) ^ second;
     state = shift(static_cast<std::uint32_t>(state)) ^ third;
@@ -107,20 +135,23 @@ __attribute__((target("sse4.2"))) void three_streams(const std::byte*& at, std::
   }
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t hardware_state(const std::byte* at, std::size_t size,
-                                                               std::uint32_t initial) {
-  std::uint64_t state = initial;
+TANDEM_CRC std::uint32_t hardware_state(const std::byte* at, std::size_t size, std::uint32_t initial) {
+  State state = initial;
   three_streams<kLong>(at, size, state);
   three_streams<kShort>(at, size, state);
   for (; size >= 8; size -= 8, at += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, at, 8);
-    state = _mm_crc32_u64(state, word);
+    state = add_word(state, word);
   }
   auto narrow = static_cast<std::uint32_t>(state);
-  for (; size > 0; --size, ++at) narrow = _mm_crc32_u8(narrow, static_cast<std::uint8_t>(*at));
+  for (; size > 0; --size, ++at) narrow = add_byte(narrow, *at);
   return narrow;
 }
+
+#endif
+
+#if defined(__x86_64__)
 
 /// x^n modulo the polynomial, reflected, where a 64-bit operand of clmul wants it.
 constexpr std::int64_t power_of_x(int n) {
@@ -184,11 +215,6 @@ TANDEM_FOLDS void folded(const std::byte*& at, std::size_t& size, std::uint32_t&
   state = static_cast<std::uint32_t>(_mm_crc32_u64(low, static_cast<std::uint64_t>(_mm_extract_epi64(rest, 1))));
 }
 
-bool has_hardware() {
-  static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-  return has;
-}
-
 bool has_folds() {
   static const bool has =
       has_hardware() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
@@ -200,12 +226,14 @@ bool has_folds() {
 }  // namespace
 
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t previous) {
-#if defined(__x86_64__)
+#if defined(TANDEM_CRC)
   if (has_hardware()) {
     const std::byte* at = data.data();
     std::size_t size = data.size();
     std::uint32_t state = ~previous;
+#if defined(__x86_64__)
     if (size >= kFold && has_folds()) folded<false>(at, size, state);
+#endif
     return ~hardware_state(at, size, state);
   }
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CRC32C (Castagnoli, reflected, as iSCSI and ext4 use it): guards every piece of KV from the rank that wrote it to the
-// rank that reads it. VPCLMULQDQ or SSE4.2 where the CPU has it, tables elsewhere; all give the same numbers.
+// rank that reads it. VPCLMULQDQ, SSE4.2 or arm64's CRC32 where the CPU has it, tables elsewhere; all give the same
+// numbers.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t previous = 0
 std::uint32_t copy_crc32c(std::byte* to, std::span<const std::byte> from, std::uint32_t previous = 0);
 void copies_visible();
 
-/// The table-driven form that CPUs without SSE4.2 get; tests compare it with crc32c().
+/// The table-driven form that other CPUs get; tests compare it with crc32c().
 std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t previous = 0);
 
 }  // namespace tandem::transfer

@@ -185,7 +185,8 @@ class Remote(Process):
         self.port = port
 
 
-def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, environment=None, transfer=None):
+def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, environment=None, transfer=None,
+          binary=None):
     """An instance; role is None (colocated), "kv_producer" or "kv_consumer"."""
     port = port or free_port()
     arguments = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--threads", "1", *map(str, flags)]
@@ -193,7 +194,7 @@ def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, envir
         config = {"kv_connector": "MooncakeConnectorV1", "kv_role": role, "engine_id": name,
                   "kv_port": str(kv_port or free_port(MOST_RANKS)), **(transfer or {})}
         arguments += ["--kv-transfer-config", json.dumps(config)]
-    return Process(name, arguments, port, environment={"VLLM_HOST_IP": "127.0.0.1", **(environment or {})})
+    return Process(name, arguments, port, environment={"VLLM_HOST_IP": "127.0.0.1", **(environment or {})}, binary=binary)
 
 
 def proxy(prefillers, decoders, *flags, environment=None):

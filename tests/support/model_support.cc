@@ -54,7 +54,7 @@ GoldenModel load_golden(const std::string& name) {
 
 std::vector<kernels::Isa> available_isas() {
   std::vector<kernels::Isa> found;
-  for (const kernels::Isa isa : {kernels::Isa::kPortable, kernels::Isa::kAvx2, kernels::Isa::kAvx512})
+  for (const kernels::Isa isa : kernels::kAllIsas)
     if (kernels::ops_for(isa)) found.push_back(isa);
   return found;
 }

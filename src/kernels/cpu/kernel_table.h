@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam between the baseline code (partition, scratch, packing) and the code that is compiled for one instruction
-// set: a table of plain functions. Files compiled with -m flags include this header and <immintrin.h> only; an inline
+// set: a table of plain functions. Files compiled with -m flags include this header and their intrinsics only; an inline
 // function of the standard library instantiated there could be linked into baseline code and fault on older CPUs.
 #pragma once
 
@@ -119,6 +119,9 @@ const KernelTable& portable_table();
 #if defined(__x86_64__)
 const KernelTable& avx2_table();
 const KernelTable& avx512_table();
+#elif defined(__aarch64__)
+const KernelTable& neon_table();
+const KernelTable& dotprod_table();  ///< neon_table() with int8 by SDOT
 #endif
 
 }  // namespace tandem::kernels::cpu

@@ -16,7 +16,7 @@ namespace tandem::kernels {
 
 inline std::vector<Isa> isas_of_this_cpu() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     if (ops_for(isa)) isas.push_back(isa);
   }
   return isas;

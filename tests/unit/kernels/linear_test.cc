@@ -264,12 +264,21 @@ TEST(Dispatch, NamesAndRefusals) {
   EXPECT_EQ(isa_name(Isa::kPortable), "portable");
   EXPECT_EQ(isa_name(Isa::kAvx2), "avx2");
   EXPECT_EQ(isa_name(Isa::kAvx512), "avx512");
+  EXPECT_EQ(isa_name(Isa::kNeon), "neon");
+  EXPECT_EQ(isa_name(Isa::kDotprod), "dotprod");
   ASSERT_TRUE(ops_for(Isa::kPortable));
   ASSERT_TRUE(ops_for(detect_isa()));
   EXPECT_EQ(ops_for(detect_isa()).value()->isa(), detect_isa());
-  if (detect_isa() != Isa::kAvx512) {
-    EXPECT_EQ(ops_for(Isa::kAvx512).error().code(), Code::kUnsupported);
+  int refused = 0;
+  for (const Isa isa : kAllIsas) {
+    if (const auto ops = ops_for(isa)) {
+      EXPECT_EQ(ops.value()->isa(), isa);
+    } else {
+      EXPECT_EQ(ops.error().code(), Code::kUnsupported);
+      ++refused;
+    }
   }
+  EXPECT_GE(refused, 2) << "no CPU has the instruction sets of both architectures";
 }
 
 }  // namespace
