@@ -2,7 +2,7 @@
 // Microseconds of a round (each process sends each other one message) by the size of the messages, and of a plain
 // TCP exchange between the first two: both send, then both receive, with blocking calls on one connection.
 //
-//   comm_rounds PROCESS NUM_PROCESSES ADDRESS_OF_FIRST OWN_ADDRESS       (PROCESS 0 prints)
+//   comm_rounds PROCESS NUM_PROCESSES ADDRESS_OF_FIRST OWN_ADDRESS [SECRET]      (PROCESS 0 prints; rounds over TLS)
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -99,13 +99,16 @@ Socket plain_connection(bool first, const std::string& address) {
   return socket;
 }
 
-int run(int process, int count, const std::string& address, const std::string& own) {
+int run(int process, int count, const std::string& address, const std::string& own, const std::string& secret) {
   comm::ClusterOptions options;
   options.address = address;
   options.port = kPort;
   options.host = own;
   options.first_rank = process;
   options.total_ranks = count;
+  auto tls = PeerTls::make({.secret = secret, .certificates = {}, .key = {}, .ca = {}});
+  if (!tls) check(tls.error());
+  options.tls = *tls;
   auto cluster = comm::Cluster::start(options);
   if (!cluster) check(cluster.error());
   if (const auto all = (*cluster)->wait_for_all(); !all) check(all.error());
@@ -125,10 +128,10 @@ int run(int process, int count, const std::string& address, const std::string& o
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    fmt::print(stderr, "usage: comm_rounds PROCESS NUM_PROCESSES ADDRESS_OF_FIRST OWN_ADDRESS\n");
+  if (argc != 5 && argc != 6) {
+    fmt::print(stderr, "usage: comm_rounds PROCESS NUM_PROCESSES ADDRESS_OF_FIRST OWN_ADDRESS [SECRET]\n");
     return 2;
   }
   tandem::log::configure(tandem::log::Level::kWarning, "");
-  return tandem::bench::run(std::atoi(argv[1]), std::atoi(argv[2]), argv[3], argv[4]);
+  return tandem::bench::run(std::atoi(argv[1]), std::atoi(argv[2]), argv[3], argv[4], argc > 5 ? argv[5] : "");
 }

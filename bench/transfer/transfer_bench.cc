@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast KV moves between two engines of one process, pulled and pushed layer by layer, over both transports, next to
-// what the machine does at best. Usage: transfer_bench [rounds]. The shape is that of Qwen3-0.6B.
+// How fast KV moves between two engines of one process, pulled and pushed layer by layer, over both transports and over
+// TCP with TLS, next to what the machine does at best. Usage: transfer_bench [rounds]. The shape is that of Qwen3-0.6B.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -60,12 +60,19 @@ std::vector<kv::BlockId> prompt_blocks(bool scattered) {
   return blocks;
 }
 
+struct Way {
+  std::string_view name;
+  TransportChoice transport;
+  std::shared_ptr<const PeerTls> tls;
+};
+
 /// A prefiller and a decoder.
 struct Pair {
-  Pair(TransportChoice transport, kv::CacheMemory& from, kv::CacheMemory& to, bool verify = true) {
+  Pair(const Way& way, kv::CacheMemory& from, kv::CacheMemory& to, bool verify = true) {
     TransferOptions options;
     options.bind_host = "127.0.0.1";
-    options.transport = transport;
+    options.transport = way.transport;
+    options.tls = way.tls;
     options.engine_id = "p";
     options.producer = true;
     p = or_exit(TransferEngine::start(options, from, p_metrics), "prefiller");
@@ -103,9 +110,9 @@ struct End {
 };
 
 /// GB/s from the call to the end, handshakes and all.
-double bench_fetch(TransportChoice transport, bool scattered, bool verify, int rounds, kv::CacheMemory& from,
+double bench_fetch(const Way& way, bool scattered, bool verify, int rounds, kv::CacheMemory& from,
                    kv::CacheMemory& to) {
-  Pair pair(transport, from, to, verify);
+  Pair pair(way, from, to, verify);
   const std::vector<kv::BlockId> blocks = prompt_blocks(scattered);
   double best = 0.0;
   for (int i = 0; i <= rounds; ++i) {
@@ -121,11 +128,10 @@ double bench_fetch(TransportChoice transport, bool scattered, bool verify, int r
 }
 
 /// A prompt that is computed layer by layer while it is pushed: what is left to wait for when the last layer is there.
-void bench_layerwise(TransportChoice transport, int rounds, kv::CacheMemory& from, kv::CacheMemory& to) {
-  Pair pair(transport, from, to);
+void bench_layerwise(const Way& way, int rounds, kv::CacheMemory& from, kv::CacheMemory& to) {
+  Pair pair(way, from, to);
   const std::vector<kv::BlockId> blocks = prompt_blocks(true);
   double best = 1e9;
-  std::string_view name;
   for (int i = 0; i <= rounds; ++i) {
     const End end;
     const auto [id, delivery] = pair.d->receive({blocks, 0, kPromptTokens, kPromptTokens, 1}, end.done());
@@ -139,17 +145,16 @@ void bench_layerwise(TransportChoice transport, int rounds, kv::CacheMemory& fro
     }
     const double published = now_seconds();
     const End::Value value = end.wait();
-    name = value.stats.transport;
     if (i > 0) best = std::min(best, value.at - published);
   }
-  fmt::print("{:<4} layerwise: done {:.2f} ms after the last of {} layers was published\n", name, best * 1e3, kLayers);
+  fmt::print("{:<4} layerwise: done {:.2f} ms after the last of {} layers was published\n", way.name, best * 1e3,
+             kLayers);
 }
 
 /// One block of one layer at a time: what a piece costs beside its bytes.
-void bench_piece(TransportChoice transport, int rounds, kv::CacheMemory& from, kv::CacheMemory& to) {
-  Pair pair(transport, from, to);
+void bench_piece(const Way& way, int rounds, kv::CacheMemory& from, kv::CacheMemory& to) {
+  Pair pair(way, from, to);
   std::vector<double> seconds;
-  std::string_view name;
   for (int i = 0; i <= rounds * 20; ++i) {
     const End end;
     const auto [id, delivery] = pair.d->receive({{3}, 0, kBlockSize, kBlockSize, 1}, end.done());
@@ -163,11 +168,10 @@ void bench_piece(TransportChoice transport, int rounds, kv::CacheMemory& from, k
     const double published = now_seconds();
     pair.p->publish(source.lease, kLayers - 1, kLayers, kBlockSize);
     const End::Value value = end.wait();
-    name = value.stats.transport;
     if (i > 0) seconds.push_back(value.at - published);
   }
   std::sort(seconds.begin(), seconds.end());
-  fmt::print("{:<4} one piece of 64 KiB: published to done in {:.0f} us (median), {:.0f} us (best)\n", name,
+  fmt::print("{:<4} one piece of 64 KiB: published to done in {:.0f} us (median), {:.0f} us (best)\n", way.name,
              seconds[seconds.size() / 2] * 1e6, seconds.front() * 1e6);
 }
 
@@ -191,26 +195,31 @@ int main(int argc, char** argv) {
   const std::optional<double> iperf3 = iperf3_rate();
   fmt::print("one TCP stream: {:.2f} GB/s by plain sockets, iperf3 {}\n", plain,
              iperf3 ? fmt::format("{:.2f} GB/s", *iperf3) : "is not installed");
-  for (const TransportChoice transport : {TransportChoice::kShm, TransportChoice::kTcp}) {
-    const bool shm = transport == TransportChoice::kShm;
+  const auto secret =
+      or_exit(PeerTls::make({.secret = "a secret", .certificates = {}, .key = {}, .ca = {}}), "a secret");
+  const Way ways[] = {{"shm", TransportChoice::kShm, nullptr},
+                      {"tcp", TransportChoice::kTcp, nullptr},
+                      {"tls", TransportChoice::kTcp, secret}};
+  for (const Way& way : ways) {
+    const bool shm = way.transport == TransportChoice::kShm;
     const double limit = shm ? std::max(copies[0], copies[1]) : iperf3.value_or(plain);
     const char* of = shm ? "memcpy" : (iperf3 ? "iperf3" : "plain sockets");
     for (const bool scattered : {false, true}) {
-      const double with = bench_fetch(transport, scattered, true, rounds, *from, *to);
-      fmt::print("{} {:<10} {:6.2f} GB/s with CRC ({:.0f} % of {})", shm ? "shm" : "tcp",
-                 scattered ? "scattered" : "contiguous", with, with / limit * 100, of);
+      const double with = bench_fetch(way, scattered, true, rounds, *from, *to);
+      fmt::print("{} {:<10} {:6.2f} GB/s with CRC ({:.0f} % of {})", way.name, scattered ? "scattered" : "contiguous",
+                 with, with / limit * 100, of);
       if (shm) {
         fmt::print("; there is no way without: the sum is made while the bytes pass\n");
         continue;
       }
-      const double without = bench_fetch(transport, scattered, false, rounds, *from, *to);
+      const double without = bench_fetch(way, scattered, false, rounds, *from, *to);
       fmt::print(", {:6.2f} GB/s without ({:.0f} %)\n", without, without / limit * 100);
     }
-    bench_layerwise(transport, std::min(rounds, 3), *from, *to);
-    bench_piece(transport, rounds, *from, *to);
+    bench_layerwise(way, std::min(rounds, 3), *from, *to);
+    bench_piece(way, rounds, *from, *to);
   }
   const auto int8 = filled_memory(0x22, kv::ElementType::kInt8);
   fmt::print("shm scattered, bfloat16 into int8: {:.2f} GB/s\n",
-             bench_fetch(TransportChoice::kShm, true, true, std::min(rounds, 3), *from, *int8));
+             bench_fetch(ways[0], true, true, std::min(rounds, 3), *from, *int8));
   return 0;
 }

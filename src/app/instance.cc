@@ -12,6 +12,7 @@
 
 #include "api/metaserver_client.h"
 #include "app/isa_choice.h"
+#include "app/peer_proof.h"
 #include "app/port_reservation.h"
 #include "app/sizing.h"
 #include "app/thread_placement.h"
@@ -192,6 +193,7 @@ Instance::~Instance() { stop(); }
 
 Result<std::unique_ptr<Instance>> Instance::load(const config::ServeConfig& config, const Hooks& hooks) {
   std::unique_ptr<Instance> instance(new Instance(config));
+  TANDEM_ASSIGN(instance->peer_tls_, make_peer_tls(config.peer_proof));
   if (config.load_format == config::LoadFormat::kStub)
     TANDEM_TRY(instance->load_stub(hooks));
   else
@@ -208,6 +210,7 @@ Result<void> Instance::join_processes(const Hooks& hooks, model::ModelOptions& o
   TANDEM_ASSIGN(processes_, Processes::start(config_, {.http_port = hooks.http_port,
                                                        .checkpoint = checkpoint_.get(),
                                                        .model = options,
+                                                       .tls = peer_tls_,
                                                        .changed = hooks.processes_changed}));
   hooks.on_processes(processes_);
   TANDEM_ASSIGN(options.experts, processes_->wait_for_all());
@@ -298,6 +301,7 @@ Result<void> Instance::start_transfer() {
   const std::int32_t first_rank = config_.data_parallel.start_rank * config_.tensor_parallel_size;
   options.port = kv.port == 0 ? kv.port : static_cast<std::uint16_t>(kv.port + first_rank);
   options.lease_term = config_.kv_lease_term;
+  options.tls = peer_tls_;
   if (config_.kv_transport == config::KvTransport::kShm) options.transport = transfer::TransportChoice::kShm;
   if (config_.kv_transport == config::KvTransport::kTcp) options.transport = transfer::TransportChoice::kTcp;
   TANDEM_ASSIGN(transfer_, transfer::TransferEngine::start(options, worker_->cache(), metrics_));
@@ -312,8 +316,8 @@ Result<void> Instance::start_transfer() {
     announcer_ = api::start_metaserver_client(metaservers);
   }
   const std::string where = kv.listens() ? fmt::format(", at {}:{}", options.advertised_host, transfer_->port()) : "";
-  log::info("KV transfer: {} as {}, engine_id {}{}", kv.connector, config::kv_role_name(kv.role), options.engine_id,
-            where);
+  log::info("KV transfer: {} as {}, engine_id {}{}, {}", kv.connector, config::kv_role_name(kv.role), options.engine_id,
+            where, peer_tls_ ? peer_tls_->name() : "plain");
   return {};
 }
 

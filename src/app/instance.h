@@ -58,6 +58,7 @@ class Instance {
   TextParts text_;
   model::GenerationDefaults generation_defaults_;
   // Order: each uses those above it.
+  std::shared_ptr<const PeerTls> peer_tls_;        ///< nullptr: connections to peers are plain
   std::unique_ptr<model::Checkpoint> checkpoint_;  ///< the model reads rows of its mapped file; nullptr with a stub
   std::shared_ptr<Processes> processes_;           ///< nullptr: all ranks are in this process
   std::unique_ptr<worker::Worker> worker_;

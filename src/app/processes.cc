@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
-#include <fstream>
 #include <limits>
 #include <random>
 
@@ -18,22 +17,6 @@ namespace tandem::app {
 namespace {
 
 namespace json = boost::json;
-
-constexpr std::size_t kMaxSecretBytes = 4096;
-
-/// TANDEM_CLUSTER_SECRET, or the file's first line; "" if neither is given.
-Result<std::string> read_secret(const config::DataParallel& data) {
-  if (!data.secret.empty() || data.secret_file.empty()) return data.secret;
-  std::ifstream file(data.secret_file);
-  std::string line;
-  if (!std::getline(file, line) || line.empty() || line.size() > kMaxSecretBytes)
-    return Status(
-        Code::kInvalidArgument,
-        fmt::format("--cluster-secret-file {}: expected a file whose first line is the secret, of 1 to {} bytes",
-                    data.secret_file, kMaxSecretBytes),
-        Scope::kProcess);
-  return line;
-}
 
 std::string random_token() {
   std::random_device random;
@@ -102,12 +85,13 @@ Result<std::unique_ptr<Processes>> Processes::start(const config::ServeConfig& c
   cluster.properties = properties(config, options);
   cluster.details = api_details(options.http_port, processes->token_);
   cluster.links = processes->together_;
-  TANDEM_ASSIGN(cluster.secret, read_secret(data));
+  cluster.tls = options.tls;
   cluster.start_timeout = data.start_timeout;
   cluster.changed = options.changed;
-  if (cluster.secret.empty() && !is_loopback(data.address))
+  if (!cluster.tls && !is_loopback(data.address))
     log::warning(
-        "TANDEM_CLUSTER_SECRET is not set: whoever reaches port {} from a private network could join this instance",
+        "neither TANDEM_CLUSTER_SECRET nor --peer-certfile is given: whoever reaches port {} from a private network "
+        "could join this instance",
         data.rpc_port);
   TANDEM_ASSIGN(processes->cluster_, comm::Cluster::start(std::move(cluster)));
   return processes;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "api/front.h"
+#include "base/peer_tls.h"
 #include "base/status.h"
 #include "comm/cluster.h"
 #include "config/serve_config.h"
@@ -25,6 +26,7 @@ class Processes {
     std::uint16_t http_port = 0;                    ///< of this process's API
     const model::Checkpoint* checkpoint = nullptr;  ///< nullptr with a stub
     model::ModelOptions model;                      ///< but the experts
+    std::shared_ptr<const PeerTls> tls;             ///< of connections between processes; nullptr: plain
     std::function<void()> changed;                  ///< somebody came or went; called on any thread, must only post
   };
   /// Opens the port at which the processes meet. An error names the flag.

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/acceptor.h"
 
-#include <fmt/format.h>
-
 #include <chrono>
 #include <utility>
 
 #include "base/log.h"
-#include "comm/stream.h"
 
 namespace tandem::comm {
 namespace {
@@ -21,21 +18,10 @@ constexpr std::size_t kMaxConnections = 4 * static_cast<std::size_t>(kMaxRanks);
 
 }  // namespace
 
-Status check_peer(const Admission& admission, const Socket& socket) {
-  const std::string host = peer_host(socket);
-  if (!admission.only_private || is_private_host(host)) return {};
-  return {
-      Code::kFailedPrecondition,
-      fmt::format("{} is an address of the internet; set TANDEM_CLUSTER_SECRET to the same text in all processes of "
-                  "the instance",
-                  host),
-      Scope::kPeer};
-}
-
-Acceptor::Acceptor(Socket listener, Admission admission, Handler handler)
+Acceptor::Acceptor(Socket listener, Credentials credentials, Handler handler)
     : listener_(std::move(listener)),
       port_(bound_port(listener_)),
-      admission_(std::move(admission)),
+      credentials_(std::move(credentials)),
       handler_(std::move(handler)),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
@@ -61,19 +47,25 @@ void Acceptor::run(const std::stop_token& stop) {
   connections_.clear();
 }
 
-void Acceptor::serve(Socket socket, const std::stop_token& stop) const {
-  const std::string host = peer_host(socket);
-  const auto turn_away = [&](const Status& why) {
-    log::warning("a connection from {} is turned away: {}", host, why.message());
-  };
-  if (const Status allowed = check_peer(admission_, socket); !allowed.ok()) return turn_away(allowed);
+/// The connection's first message, once it has proved who it is.
+Result<Message> Acceptor::let_in(Channel& channel) {
+  if (const Status allowed = check_peer(credentials_, channel.socket()); !allowed.ok()) return allowed;
   const auto deadline = std::chrono::steady_clock::now() + kHandshake;
-  if (auto known = authenticate(socket, admission_.secret, Side::kServer, deadline); !known)
-    return turn_away(known.error());
-  auto first = receive_message(socket, deadline);
-  if (!first) return turn_away(first.error());
+  TANDEM_TRY(shake_hands(channel, deadline));
+  auto first = receive_message(channel, deadline);
+  // A peer with TLS learns from a plain answer that there is none here.
+  if (!first && first.error().code() == Code::kFailedPrecondition)
+    (void)send_message(channel, Refused{true, first.error().message()}, deadline);
+  return first;
+}
+
+void Acceptor::serve(Socket socket, const std::stop_token& stop) {
+  const std::string host = peer_host(socket);
   watch_link(socket);
-  handler_(std::move(socket), *first, stop);
+  Channel channel(std::move(socket), credentials_, Channel::Side::kServer);
+  const Result<Message> first = let_in(channel);
+  if (first) return handler_(std::move(channel), *first, stop);
+  if (turned_away_.due(host)) log::warning("a connection from {} is turned away: {}", host, first.error().message());
 }
 
 }  // namespace tandem::comm

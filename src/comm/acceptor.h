@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one port of a process at which the other processes of its instance connect. A connection is read only after it
-// proved that it knows the secret; its first message says what it is for.
+// The one port of a process at which the other processes of its instance connect. With TLS a connection is read only
+// after it proved who it is; its first message says what it is for.
 #pragma once
 
 #include <atomic>
@@ -11,28 +11,21 @@
 #include <string>
 #include <thread>
 
+#include "base/channel.h"
+#include "base/seldom.h"
 #include "base/status.h"
 #include "base/tcp_socket.h"
 #include "comm/messages.h"
+#include "comm/stream.h"
 
 namespace tandem::comm {
-
-/// What all connections of a cluster are checked with.
-struct Admission {
-  std::string secret;
-  /// No secret was given, so that everybody who knows this program could prove it: then only hosts of private networks
-  /// are let in (is_private_host).
-  bool only_private = false;
-};
-/// Not ok if the other end of the connection may not take part.
-Status check_peer(const Admission& admission, const Socket& socket);
 
 class Acceptor {
  public:
   /// Runs on a thread of the connection's own; returns when it is over or soon after a stop is asked for.
-  using Handler = std::function<void(Socket, const Message& first, const std::stop_token&)>;
+  using Handler = std::function<void(Channel, const Message& first, const std::stop_token&)>;
 
-  Acceptor(Socket listener, Admission admission, Handler handler);
+  Acceptor(Socket listener, Credentials credentials, Handler handler);
   /// Waits for all handlers.
   ~Acceptor() = default;
   Acceptor(const Acceptor&) = delete;
@@ -46,12 +39,14 @@ class Acceptor {
     std::jthread thread;
   };
   void run(const std::stop_token& stop);
-  void serve(Socket socket, const std::stop_token& stop) const;
+  void serve(Socket socket, const std::stop_token& stop);
+  Result<Message> let_in(Channel& channel);
 
   const Socket listener_;
   const std::uint16_t port_;
-  const Admission admission_;
+  const Credentials credentials_;
   const Handler handler_;
+  Seldom turned_away_;                 ///< by host
   std::list<Connection> connections_;  ///< used by thread_ only
   std::jthread thread_;                // last: stops first
 };

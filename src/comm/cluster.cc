@@ -19,9 +19,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What both sides prove if no secret is given: it keeps strangers' connections apart from ours, and no one out.
-constexpr std::string_view kNoSecret = "tandem without a secret";
-
 std::uint64_t random_number() {
   std::uint64_t number = 0;
   TANDEM_ASSERT(RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof number) == 1,
@@ -32,8 +29,6 @@ std::uint64_t random_number() {
 class ClusterImpl final : public Cluster {
  public:
   ClusterImpl(ClusterOptions options, Socket listener) : options_(std::move(options)) {
-    const Admission admission{options_.secret.empty() ? std::string(kNoSecret) : options_.secret,
-                              options_.secret.empty()};
     if (first()) {
       Assembly::Options assembly;
       assembly.total_ranks = options_.total_ranks;
@@ -44,9 +39,9 @@ class ClusterImpl final : public Cluster {
       coordinator_.emplace(std::move(assembly), options_.times,
                            options_.changed ? options_.changed : std::function<void()>([] {}));
     }
-    acceptor_.emplace(std::move(listener), admission,
-                      [this](Socket socket, const Message& message, const std::stop_token& stop) {
-                        on_connection(std::move(socket), message, stop);
+    acceptor_.emplace(std::move(listener), options_.tls,
+                      [this](Channel channel, const Message& message, const std::stop_token& stop) {
+                        on_connection(std::move(channel), message, stop);
                       });
     MemberOptions member;
     member.address = options_.address;
@@ -55,11 +50,11 @@ class ClusterImpl final : public Cluster {
     member.hello.process = {options_.first_rank, options_.num_ranks, options_.host, acceptor_->port(),
                             options_.details};
     member.hello.properties = options_.properties;
-    member.admission = admission;
+    member.credentials = options_.tls;
     member.times = options_.times;
     member.start_timeout = options_.start_timeout;
     member_.emplace(std::move(member));
-    group_.emplace(*member_, inbox_, admission, options_.round_timeout);
+    group_.emplace(*member_, inbox_, options_.tls, options_.round_timeout);
   }
 
   Result<std::vector<ProcessInfo>> wait_for_all() override {
@@ -107,11 +102,11 @@ class ClusterImpl final : public Cluster {
  private:
   bool first() const { return options_.first_rank == 0; }
 
-  void on_connection(Socket socket, const Message& message, const std::stop_token& stop) {
+  void on_connection(Channel channel, const Message& message, const std::stop_token& stop) {
     if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && coordinator_)
-      coordinator_->serve(std::move(socket), *hello, stop);
+      coordinator_->serve(std::move(channel), *hello, stop);
     else if (const auto* link = std::get_if<LinkHello>(&message))
-      inbox_.put(*link, std::move(socket));
+      inbox_.put(*link, std::move(channel));
     else
       log::warning("a process of the instance connected to the wrong one; check --data-parallel-address");
   }

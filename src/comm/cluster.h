@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/peer_tls.h"
 #include "base/status.h"
 #include "comm/coordinator.h"
 #include "comm/group.h"
@@ -30,10 +31,10 @@ struct ClusterOptions {
   std::int32_t first_rank = 0;  ///< the process with rank 0 is the first one
   std::int32_t num_ranks = 1;
   std::int32_t total_ranks = 1;
-  std::vector<Property> properties;  ///< must be the same in all processes
-  std::string details;               ///< told to the others (ProcessInfo::details)
-  bool links = true;                 ///< whether steps are run together, so that group() is used
-  std::string secret;                ///< empty: none; then only hosts of private networks may take part
+  std::vector<Property> properties;    ///< must be the same in all processes
+  std::string details;                 ///< told to the others (ProcessInfo::details)
+  bool links = true;                   ///< whether steps are run together, so that group() is used
+  std::shared_ptr<const PeerTls> tls;  ///< nullptr: plain; then only hosts of private networks may take part
   LinkTimes times;
   std::chrono::milliseconds start_timeout{600'000};
   std::chrono::milliseconds round_timeout{300'000};  ///< as long as the engine lets a step take

@@ -35,17 +35,17 @@ void Coordinator::run(const std::stop_token& stop) {
   }
 }
 
-void Coordinator::serve(Socket socket, const Hello& hello, const std::stop_token& stop) {
+void Coordinator::serve(Channel channel, const Hello& hello, const std::stop_token& stop) {
   const std::string name = describe(hello.process);
   LinkId id = 0;
   bool joined = false;
   {
     const std::scoped_lock lock(mutex_);
     id = next_link_++;
-    sockets_[id] = &socket;
+    channels_[id] = &channel;
     carry_out(assembly_.join(id, hello, now()));
     joined = assembly_.joined(id);
-    if (!joined) sockets_.erase(id);
+    if (!joined) channels_.erase(id);
   }
   if (!joined) {
     log::warning("{} is not let in; it was told why", name);
@@ -53,10 +53,10 @@ void Coordinator::serve(Socket socket, const Hello& hello, const std::stop_token
   }
   log::info("{} has joined", name);
   changed_();
-  const Result<void> end = converse(id, socket, stop);
+  const Result<void> end = converse(id, channel, stop);
   {
     const std::scoped_lock lock(mutex_);
-    sockets_.erase(id);
+    channels_.erase(id);
     carry_out(assembly_.lose(id, end.error().message(), now()));
   }
   if (!stop.stop_requested()) log::warning("{} is gone: {}", name, end.error().message());
@@ -64,17 +64,17 @@ void Coordinator::serve(Socket socket, const Hello& hello, const std::stop_token
 }
 
 /// Until the link is over; says why.
-Result<void> Coordinator::converse(LinkId id, const Socket& socket, const std::stop_token& stop) {
+Result<void> Coordinator::converse(LinkId id, Channel& channel, const std::stop_token& stop) {
   TimePoint heard = now();
   TimePoint told = heard;
   while (!stop.stop_requested()) {
     if (now() - told >= times_.heartbeat) {
       told = now();
       const std::scoped_lock lock(mutex_);
-      TANDEM_TRY(send_message(socket, Alive{}, told + kSendTimeout));
+      TANDEM_TRY(send_message(channel, Alive{}, told + kSendTimeout));
     }
-    if (readable(socket, kLookAround)) {
-      TANDEM_ASSIGN(const Message message, receive_message(socket, heard + times_.silence));
+    if (readable(channel, kLookAround)) {
+      TANDEM_ASSIGN(const Message message, receive_message(channel, heard + times_.silence));
       heard = now();
       if (std::holds_alternative<Alive>(message)) continue;
       const std::scoped_lock lock(mutex_);
@@ -94,8 +94,8 @@ Result<void> Coordinator::converse(LinkId id, const Socket& socket, const std::s
 
 void Coordinator::carry_out(const Orders& orders) {
   for (const Order& order : orders) {
-    const auto found = sockets_.find(order.to);
-    if (found == sockets_.end()) continue;
+    const auto found = channels_.find(order.to);
+    if (found == channels_.end()) continue;
     // Its own thread notices that it is broken.
     (void)send_message(*found->second, order.message, now() + kSendTimeout);
   }

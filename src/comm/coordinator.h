@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/tcp_socket.h"
+#include "base/channel.h"
 #include "comm/assembly.h"
 
 namespace tandem::comm {
@@ -31,7 +31,7 @@ class Coordinator {
   Coordinator& operator=(const Coordinator&) = delete;
 
   /// One link from its Hello to its end; on a thread of its own.
-  void serve(Socket socket, const Hello& hello, const std::stop_token& stop);
+  void serve(Channel channel, const Hello& hello, const std::stop_token& stop);
 
   std::vector<Assembly::Seat> seats() const;
   bool up() const;
@@ -39,17 +39,17 @@ class Coordinator {
   std::string waiting_for() const;
 
  private:
-  Result<void> converse(LinkId id, const Socket& socket, const std::stop_token& stop);
+  Result<void> converse(LinkId id, Channel& channel, const std::stop_token& stop);
   void carry_out(const Orders& orders);  // with mutex_
   void run(const std::stop_token& stop);
 
   const LinkTimes times_;
   const std::function<void()> changed_;
   mutable std::mutex mutex_;
-  Assembly assembly_;                        // guarded by mutex_
-  std::map<LinkId, const Socket*> sockets_;  // guarded by mutex_, as is sending to them
-  LinkId next_link_ = 1;                     // guarded by mutex_
-  std::jthread thread_;                      // last: uses all of the above
+  Assembly assembly_;                    // guarded by mutex_
+  std::map<LinkId, Channel*> channels_;  // guarded by mutex_, as is sending to them
+  LinkId next_link_ = 1;                 // guarded by mutex_
+  std::jthread thread_;                  // last: uses all of the above
 };
 
 }  // namespace tandem::comm

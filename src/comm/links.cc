@@ -21,11 +21,11 @@ constexpr std::size_t kGrowth = std::size_t{16} << 20;
 
 }  // namespace
 
-Links::Links(std::vector<Socket> sockets, std::int32_t own, std::uint64_t epoch)
-    : links_(sockets.size()), epoch_(epoch), received_(sockets.size()) {
-  for (std::size_t p = 0; p < sockets.size(); ++p) {
+Links::Links(std::vector<Channel> channels, std::int32_t own, std::uint64_t epoch)
+    : links_(channels.size()), epoch_(epoch), received_(channels.size()) {
+  for (std::size_t p = 0; p < channels.size(); ++p) {
     if (static_cast<std::int32_t>(p) == own) continue;
-    links_[p].socket = std::move(sockets[p]);
+    links_[p].channel = std::move(channels[p]);
     links_[p].active = true;
     links_[p].staged.resize(kStagedBytes);
   }
@@ -75,7 +75,7 @@ bool Links::wait(int event_fd, TimePoint deadline) {
     if (link.receiving || !under_way_) events |= POLLIN;
     if (link.sending) events |= POLLOUT;
     // One that has all it wants is not looked at: its next message would wake us again and again.
-    entries.push_back({events == 0 ? -1 : link.socket.fd(), events, 0});
+    entries.push_back({events == 0 ? -1 : link.channel.fd(), events, 0});
   }
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
@@ -111,19 +111,16 @@ bool Links::send_some(std::size_t process) {
   bool moved = false;
   while (link.sent < kHeader + link.out.size()) {
     iovec parts[2];
-    int count = 0;
+    std::size_t count = 0;
     if (link.sent < kHeader)
       parts[count++] = {reinterpret_cast<std::byte*>(&link.out_header) + link.sent, kHeader - link.sent};
     const std::size_t done = link.sent < kHeader ? 0 : link.sent - kHeader;
     if (done < link.out.size())
       parts[count++] = {const_cast<std::byte*>(link.out.data()) + done, link.out.size() - done};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = static_cast<std::size_t>(count);
-    const ssize_t sent = sendmsg(link.socket.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = link.channel.send(std::span<const iovec>(parts, count));
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) fail(process, std::strerror(errno));
+      if (errno != EAGAIN && errno != EWOULDBLOCK) fail(process, link.channel.error().message());
       return moved;
     }
     link.sent += static_cast<std::size_t>(sent);
@@ -192,7 +189,7 @@ bool Links::take_staged(std::size_t process) {
 /// False if nothing is there now or the link failed.
 bool Links::read_into(std::size_t process, std::byte* buffer, std::size_t size, std::size_t& got) {
   while (true) {
-    const ssize_t count = recv(links_[process].socket.fd(), buffer, size, MSG_DONTWAIT);
+    const ssize_t count = links_[process].channel.receive(std::span(buffer, size));
     if (count > 0) {
       got = static_cast<std::size_t>(count);
       return true;
@@ -202,7 +199,7 @@ bool Links::read_into(std::size_t process, std::byte* buffer, std::size_t size, 
     else if (errno == EINTR)
       continue;
     else if (errno != EAGAIN && errno != EWOULDBLOCK)
-      fail(process, std::strerror(errno));
+      fail(process, links_[process].channel.error().message());
     return false;
   }
 }

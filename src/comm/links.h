@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of rounds: one TCP connection to each other process, all of them moved together by the one thread that
+// The messages of rounds: one connection to each other process, all of them moved together by the one thread that
 // runs the steps.
 #pragma once
 
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/channel.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "base/tcp_socket.h"
 #include "comm/group.h"
 #include "comm/messages.h"
 
@@ -25,8 +25,8 @@ struct LinkFailure {
 
 class Links {
  public:
-  /// sockets[p] leads to process p, connected and non-blocking; that of `own` is empty.
-  Links(std::vector<Socket> sockets, std::int32_t own, std::uint64_t epoch);
+  /// channels[p] leads to process p, ready for messages; that of `own` is empty.
+  Links(std::vector<Channel> channels, std::int32_t own, std::uint64_t epoch);
 
   void begin(std::span<const Bytes> outgoing);
   /// Moves what can be moved now, both ways. True if anything moved. After a failure the links are of no more use.
@@ -44,7 +44,7 @@ class Links {
 
  private:
   struct Link {
-    Socket socket;
+    Channel channel;
     bool active = false;  ///< not the own place
     RoundHeader out_header;
     Bytes out;

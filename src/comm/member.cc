@@ -135,7 +135,7 @@ void Member::stay_connected(const std::stop_token& stop) {
     {
       const std::scoped_lock lock(mutex_);
       was_connected = std::exchange(connected_, false);
-      socket_ = Socket();
+      channel_ = Channel();
       if (was_connected)
         end_epoch(Status(Code::kUnavailable,
                          fmt::format("the first process of the instance at {} is gone: {}",
@@ -161,18 +161,13 @@ void Member::stay_connected(const std::stop_token& stop) {
 
 Result<void> Member::connect_and_converse(const std::stop_token& stop) {
   const TimePoint deadline = now() + kConnect;
-  TANDEM_ASSIGN(Socket socket, connect_tcp(options_.address, options_.port, deadline));
-  const std::string first = endpoint_name(options_.address, options_.port);
-  if (const Status allowed = check_peer(options_.admission, socket); !allowed.ok()) return allowed.context(first);
-  if (auto known = authenticate(socket, options_.admission.secret, Side::kClient, deadline); !known)
-    return known.error().context(first);
-  watch_link(socket);
+  TANDEM_ASSIGN(Channel channel, connect_peer(options_.address, options_.port, options_.credentials, deadline));
   Hello hello = options_.hello;
-  if (hello.process.host.empty()) hello.process.host = local_host(socket);
-  TANDEM_TRY(send_message(socket, hello, deadline));
+  if (hello.process.host.empty()) hello.process.host = local_host(channel.socket());
+  TANDEM_TRY(send_message(channel, hello, deadline));
   {
     const std::scoped_lock lock(mutex_);
-    socket_ = std::move(socket);
+    channel_ = std::move(channel);
   }
   return converse(stop);
 }
@@ -184,12 +179,15 @@ Result<void> Member::converse(const std::stop_token& stop) {
     if (now() - told >= options_.times.heartbeat) {
       told = now();
       const std::scoped_lock lock(mutex_);
-      TANDEM_TRY(send_message(socket_, Alive{}, told + kSendTimeout));
+      TANDEM_TRY(send_message(channel_, Alive{}, told + kSendTimeout));
     }
-    if (readable(socket_, kLookAround)) {
-      TANDEM_ASSIGN(const Message message, receive_message(socket_, heard + options_.times.silence));
+    if (readable(channel_, kLookAround)) {
+      const auto message = receive_message(channel_, heard + options_.times.silence);
+      if (!message && message.error().code() == Code::kFailedPrecondition)
+        return message.error().context(endpoint_name(options_.address, options_.port));
+      if (!message) return message.error();
       heard = now();
-      TANDEM_TRY(on(message));
+      TANDEM_TRY(on(*message));
     } else if (now() - heard >= options_.times.silence) {
       return Status(Code::kUnavailable, fmt::format("it was silent for {:.1f} s", seconds(options_.times.silence)),
                     Scope::kPeer);
@@ -252,7 +250,7 @@ void Member::end_epoch(Status why) {
 
 /// With mutex_. A broken link is noticed by who reads it.
 void Member::say(const Message& message) {
-  if (connected_ && socket_) (void)send_message(socket_, message, now() + kSendTimeout);
+  if (connected_ && channel_) (void)send_message(channel_, message, now() + kSendTimeout);
 }
 
 void Member::give_up(Status why) {

@@ -24,7 +24,7 @@ struct MemberOptions {
   std::string address;  ///< of the first process
   std::uint16_t port = 0;
   Hello hello;  ///< an empty host becomes this end's address of the link
-  Admission admission;
+  Credentials credentials;
   LinkTimes times;
   /// How long to wait for all others at start, and for the first process if it goes later.
   std::chrono::milliseconds start_timeout{600'000};
@@ -86,7 +86,7 @@ class Member {
   const Socket event_;  ///< an eventfd
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Socket socket_;                                   // guarded by mutex_ but for reading by thread_; closed by thread_
+  Channel channel_;                                 // guarded by mutex_ but for reading by thread_; closed by thread_
   bool connected_ = false;                          // guarded by mutex_
   std::optional<std::vector<ProcessInfo>> roster_;  // guarded by mutex_
   bool ready_ = false;                              // guarded by mutex_

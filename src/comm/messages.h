@@ -4,6 +4,7 @@
 // else.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,7 +18,9 @@
 namespace tandem::comm {
 
 /// Processes with another one do not talk to each other.
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
+/// In front of each message: what strangers say, and TLS where plain bytes are expected, is no message.
+inline constexpr std::array<std::byte, 4> kFrameMagic{std::byte{'T'}, std::byte{'C'}, std::byte{'O'}, std::byte{'M'}};
 inline constexpr std::int32_t kMaxRanks = 1024;
 
 /// A process and where it is.

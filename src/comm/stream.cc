@@ -6,10 +6,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -23,8 +19,6 @@ namespace tandem::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kDeadLink{4000};
-constexpr std::size_t kProofBytes = 32;
-using Proof = std::array<std::byte, kProofBytes>;
 constexpr std::size_t kGrowth = std::size_t{64} << 10;
 
 int left_ms(TimePoint deadline) {
@@ -45,31 +39,31 @@ Result<void> wait_for(int fd, short events, TimePoint deadline) {
   }
 }
 
-Result<void> send_all(const Socket& socket, std::span<const std::byte> bytes, TimePoint deadline) {
+Result<void> send_all(Channel& channel, std::span<const std::byte> bytes, TimePoint deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = channel.send(bytes);
     if (sent > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(sent));
     } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      TANDEM_TRY(wait_for(socket.fd(), POLLOUT, deadline));
+      TANDEM_TRY(wait_for(channel.fd(), POLLOUT, deadline));
     } else if (errno != EINTR) {
-      return gone(std::strerror(errno));
+      return channel.error();
     }
   }
   return {};
 }
 
-Result<void> receive_all(const Socket& socket, std::span<std::byte> bytes, TimePoint deadline) {
+Result<void> receive_all(Channel& channel, std::span<std::byte> bytes, TimePoint deadline) {
   while (!bytes.empty()) {
-    const ssize_t got = recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    const ssize_t got = channel.receive(bytes);
     if (got > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(got));
     } else if (got == 0) {
       return gone("it closed the connection");
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      TANDEM_TRY(wait_for(socket.fd(), POLLIN, deadline));
+      TANDEM_TRY(wait_for(channel.fd(), POLLIN, deadline));
     } else if (errno != EINTR) {
-      return gone(std::strerror(errno));
+      return channel.error();
     }
   }
   return {};
@@ -81,18 +75,6 @@ std::string numeric_host(const sockaddr_storage& address, socklen_t size) {
   const std::string_view text = host;
   constexpr std::string_view kMapped = "::ffff:";
   return std::string(text.starts_with(kMapped) ? text.substr(kMapped.size()) : text);
-}
-
-Proof prove(std::string_view secret, std::string_view role, const Proof& client, const Proof& server) {
-  std::vector<unsigned char> text(role.begin(), role.end());
-  for (const Proof* part : {&client, &server})
-    for (const std::byte byte : *part) text.push_back(static_cast<unsigned char>(byte));
-  Proof proof{};
-  unsigned int size = 0;
-  const unsigned char* done = HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), text.data(),
-                                   text.size(), reinterpret_cast<unsigned char*>(proof.data()), &size);
-  TANDEM_ASSERT(done != nullptr && size == kProofBytes, "HMAC-SHA256 has 32 bytes");
-  return proof;
 }
 
 }  // namespace
@@ -152,44 +134,52 @@ bool is_private_host(const std::string& address) {
   return IN6_IS_ADDR_LOOPBACK(&six) || IN6_IS_ADDR_LINKLOCAL(&six) || (six.s6_addr[0] & 0xfeU) == 0xfcU;
 }
 
-Result<void> authenticate(const Socket& socket, std::string_view secret, Side side, TimePoint deadline) {
-  Proof ours{};
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(ours.data()), static_cast<int>(ours.size())) != 1)
-    return Status(Code::kInternal, "the system gives no random bytes", Scope::kProcess);
-  TANDEM_TRY(send_all(socket, ours, deadline));
-  Proof theirs{};
-  TANDEM_TRY(receive_all(socket, theirs, deadline));
-  const bool client = side == Side::kClient;
-  const Proof& of_client = client ? ours : theirs;
-  const Proof& of_server = client ? theirs : ours;
-  const Proof client_proof = prove(secret, "tandem client", of_client, of_server);
-  const Proof server_proof = prove(secret, "tandem server", of_client, of_server);
-  TANDEM_TRY(send_all(socket, client ? client_proof : server_proof, deadline));
-  Proof proof{};
-  TANDEM_TRY(receive_all(socket, proof, deadline));
-  const Proof& expected = client ? server_proof : client_proof;
-  if (CRYPTO_memcmp(proof.data(), expected.data(), proof.size()) != 0)
-    return Status(Code::kFailedPrecondition,
-                  "it has another secret (TANDEM_CLUSTER_SECRET must be the same in all processes of an instance)",
-                  Scope::kPeer);
-  return {};
+Status check_peer(const Credentials& credentials, const Socket& socket) {
+  const std::string host = peer_host(socket);
+  if (credentials || is_private_host(host)) return {};
+  return {
+      Code::kFailedPrecondition,
+      fmt::format("{} is an address of the internet, and nothing protects the connection; {}", host, kSameCredentials),
+      Scope::kPeer};
 }
 
-Result<void> send_message(const Socket& socket, const Message& message, TimePoint deadline) {
+Result<void> shake_hands(Channel& channel, TimePoint deadline) {
+  while (true) {
+    TANDEM_ASSIGN(const bool done, channel.handshake());
+    if (done) return {};
+    TANDEM_TRY(wait_for(channel.fd(), static_cast<short>(channel.events(false)), deadline));
+  }
+}
+
+Result<Channel> connect_peer(const std::string& host, std::uint16_t port, const Credentials& credentials,
+                             TimePoint deadline) {
+  TANDEM_ASSIGN(Socket socket, connect_tcp(host, port, deadline));
+  if (const Status allowed = check_peer(credentials, socket); !allowed.ok())
+    return allowed.context(endpoint_name(host, port));
+  watch_link(socket);
+  Channel channel(std::move(socket), credentials, Channel::Side::kClient);
+  if (auto done = shake_hands(channel, deadline); !done) return done.error().context(endpoint_name(host, port));
+  return channel;
+}
+
+Result<void> send_message(Channel& channel, const Message& message, TimePoint deadline) {
   const std::vector<std::byte> payload = encode(message);
   TANDEM_ASSERT(payload.size() <= kMaxMessageBytes, "our own messages are short");
   const auto size = static_cast<std::uint32_t>(payload.size());
-  std::vector<std::byte> frame(sizeof size);
-  std::memcpy(frame.data(), &size, sizeof size);
+  std::vector<std::byte> frame(kFrameMagic.size() + sizeof size);
+  std::copy(kFrameMagic.begin(), kFrameMagic.end(), frame.begin());
+  std::memcpy(frame.data() + kFrameMagic.size(), &size, sizeof size);
   frame.insert(frame.end(), payload.begin(), payload.end());
-  return send_all(socket, frame, deadline);
+  return send_all(channel, frame, deadline);
 }
 
-Result<Message> receive_message(const Socket& socket, TimePoint deadline) {
-  std::array<std::byte, sizeof(std::uint32_t)> head{};
-  TANDEM_TRY(receive_all(socket, head, deadline));
+Result<Message> receive_message(Channel& channel, TimePoint deadline) {
+  std::array<std::byte, kFrameMagic.size()> magic{};
+  TANDEM_TRY(receive_all(channel, magic, deadline));
+  if (begins_like_tls(magic)) return speaks_tls_error();
+  if (magic != kFrameMagic) return Status(Code::kInvalidArgument, "it speaks another protocol", Scope::kPeer);
   std::uint32_t size = 0;
-  std::memcpy(&size, head.data(), sizeof size);
+  TANDEM_TRY(receive_all(channel, std::as_writable_bytes(std::span(&size, 1)), deadline));
   if (size > kMaxMessageBytes)
     return Status(Code::kInvalidArgument,
                   fmt::format("a message of {} bytes; at most {} are allowed", size, kMaxMessageBytes), Scope::kPeer);
@@ -198,7 +188,7 @@ Result<Message> receive_message(const Socket& socket, TimePoint deadline) {
   while (payload.size() < size) {
     const std::size_t done = payload.size();
     payload.resize(std::min<std::size_t>(size, done + kGrowth));
-    TANDEM_TRY(receive_all(socket, std::span(payload).subspan(done), deadline));
+    TANDEM_TRY(receive_all(channel, std::span(payload).subspan(done), deadline));
   }
   auto message = decode(payload);
   if (!message) return message.error().with_scope(Scope::kPeer);
@@ -208,6 +198,10 @@ Result<Message> receive_message(const Socket& socket, TimePoint deadline) {
 bool readable(const Socket& socket, std::chrono::milliseconds timeout) {
   pollfd entry{socket.fd(), POLLIN, 0};
   return poll(&entry, 1, static_cast<int>(timeout.count())) > 0;
+}
+
+bool readable(const Channel& channel, std::chrono::milliseconds timeout) {
+  return channel.has_buffered() || readable(channel.socket(), timeout);
 }
 
 }  // namespace tandem::comm

@@ -24,22 +24,22 @@ TimePoint now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
 
-void LinkInbox::put(const LinkHello& hello, Socket socket) {
+void LinkInbox::put(const LinkHello& hello, Channel channel) {
   const std::scoped_lock lock(mutex_);
   // Others of that process are of epochs that are over.
-  std::erase_if(sockets_, [&](const auto& entry) { return entry.first.second == hello.process; });
-  sockets_[{hello.epoch, hello.process}] = std::move(socket);
+  std::erase_if(channels_, [&](const auto& entry) { return entry.first.second == hello.process; });
+  channels_[{hello.epoch, hello.process}] = std::move(channel);
   changed_.notify_all();
 }
 
-Socket LinkInbox::take(std::uint64_t epoch, std::int32_t process, TimePoint deadline, const Member& member) {
+Channel LinkInbox::take(std::uint64_t epoch, std::int32_t process, TimePoint deadline, const Member& member) {
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto found = sockets_.find({epoch, process});
-    if (found != sockets_.end()) {
-      Socket socket = std::move(found->second);
-      sockets_.erase(found);
-      return socket;
+    const auto found = channels_.find({epoch, process});
+    if (found != channels_.end()) {
+      Channel channel = std::move(found->second);
+      channels_.erase(found);
+      return channel;
     }
     if (now() >= deadline || member.current() != epoch) return {};
     changed_.wait_for(lock, kLookAround);
@@ -144,38 +144,35 @@ void TcpGroup::follow_epoch() {
 
 void TcpGroup::link_up(const Form& form) {
   const TimePoint deadline = now() + kLinkUp;
-  std::vector<Socket> sockets(form.processes.size());
-  for (std::size_t p = 0; p < sockets.size(); ++p) {
+  std::vector<Channel> channels(form.processes.size());
+  for (std::size_t p = 0; p < channels.size(); ++p) {
     if (static_cast<int>(p) == rank_) continue;
     // Each process connects to those before it, and waits for those behind it: nobody waits in a circle.
     if (static_cast<int>(p) < rank_) {
-      auto socket = connect_to(form, p, deadline);
-      if (socket)
-        sockets[p] = std::move(*socket);
+      auto channel = connect_to(form, p, deadline);
+      if (channel)
+        channels[p] = std::move(*channel);
       else if (member_.current() == form.epoch)
-        return (void)lose(static_cast<std::int32_t>(p), "cannot link to it: " + socket.error().message());
+        return (void)lose(static_cast<std::int32_t>(p), "cannot link to it: " + channel.error().message());
     } else {
-      sockets[p] = inbox_.take(form.epoch, static_cast<std::int32_t>(p), deadline, member_);
+      channels[p] = inbox_.take(form.epoch, static_cast<std::int32_t>(p), deadline, member_);
     }
     if (member_.current() != form.epoch) return;
-    if (!sockets[p])
+    if (!channels[p])
       return (void)lose(static_cast<std::int32_t>(p),
                         fmt::format("it did not link to {} within {} s",
                                     describe(form.processes[static_cast<std::size_t>(rank_)]), kLinkUp.count()));
   }
-  links_ = std::make_unique<Links>(std::move(sockets), rank_, form.epoch);
+  links_ = std::make_unique<Links>(std::move(channels), rank_, form.epoch);
   epoch_ = form.epoch;
   member_.linked(form.epoch);
 }
 
-Result<Socket> TcpGroup::connect_to(const Form& form, std::size_t process, TimePoint deadline) const {
+Result<Channel> TcpGroup::connect_to(const Form& form, std::size_t process, TimePoint deadline) const {
   const ProcessInfo& peer = form.processes[process];
-  TANDEM_ASSIGN(Socket socket, connect_tcp(peer.host, peer.port, deadline));
-  if (const Status allowed = check_peer(admission_, socket); !allowed.ok()) return allowed;
-  TANDEM_TRY(authenticate(socket, admission_.secret, Side::kClient, deadline));
-  watch_link(socket);
-  TANDEM_TRY(send_message(socket, LinkHello{form.epoch, rank_}, deadline));
-  return socket;
+  TANDEM_ASSIGN(Channel channel, connect_peer(peer.host, peer.port, credentials_, deadline));
+  TANDEM_TRY(send_message(channel, LinkHello{form.epoch, rank_}, deadline));
+  return channel;
 }
 
 /// The epoch is over because of that process. The links stay until everybody knows, so that who closes last is not

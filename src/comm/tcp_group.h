@@ -21,21 +21,21 @@ namespace tandem::comm {
 /// Connections that other processes made for rounds, until the group takes them.
 class LinkInbox {
  public:
-  void put(const LinkHello& hello, Socket socket);
-  /// An empty socket after the deadline or once `current` is no longer the epoch.
-  Socket take(std::uint64_t epoch, std::int32_t process, TimePoint deadline, const Member& member);
+  void put(const LinkHello& hello, Channel channel);
+  /// An empty channel after the deadline or once `current` is no longer the epoch.
+  Channel take(std::uint64_t epoch, std::int32_t process, TimePoint deadline, const Member& member);
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::pair<std::uint64_t, std::int32_t>, Socket> sockets_;  // guarded by mutex_
+  std::map<std::pair<std::uint64_t, std::int32_t>, Channel> channels_;  // guarded by mutex_
 };
 
 class TcpGroup final : public Group {
  public:
   /// `rank` of `size` is known once the roster is; see place().
-  TcpGroup(Member& member, LinkInbox& inbox, Admission admission, std::chrono::milliseconds round_timeout)
-      : member_(member), inbox_(inbox), admission_(std::move(admission)), round_timeout_(round_timeout) {}
+  TcpGroup(Member& member, LinkInbox& inbox, Credentials credentials, std::chrono::milliseconds round_timeout)
+      : member_(member), inbox_(inbox), credentials_(std::move(credentials)), round_timeout_(round_timeout) {}
   void place(int rank, int size) {
     rank_ = rank;
     size_ = size;
@@ -52,14 +52,14 @@ class TcpGroup final : public Group {
  private:
   void follow_epoch();
   void link_up(const Form& form);
-  Result<Socket> connect_to(const Form& form, std::size_t process, TimePoint deadline) const;
+  Result<Channel> connect_to(const Form& form, std::size_t process, TimePoint deadline) const;
   Status lose(std::int32_t process, const std::string& why);
   Result<void> usable();
   Result<void> move_all();
 
   Member& member_;
   LinkInbox& inbox_;
-  const Admission admission_;
+  const Credentials credentials_;
   const std::chrono::milliseconds round_timeout_;
   int rank_ = 0;
   int size_ = 1;

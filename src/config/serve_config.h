@@ -106,8 +106,6 @@ struct DataParallel {
   bool headless = false;                      ///< not the first process: no API here, the first one's is in front of it
   std::chrono::seconds start_timeout{600};    ///< for processes that wait for each other
   std::optional<std::int32_t> external_rank;  ///< an instance of its own, one of those that an outside balancer joins
-  std::string secret;       ///< TANDEM_CLUSTER_SECRET; processes prove to each other that they know it
-  std::string secret_file;  ///< a file that holds it; counts if it is not given itself
 
   bool one_process() const { return local == size; }
 };
@@ -194,6 +192,7 @@ struct ServeConfig {
   std::chrono::milliseconds kv_lease_term{30'000};
   std::vector<std::string> kv_metaserver_hosts;  ///< whom a request may name as its metaserver; empty: anybody
   ClientTls kv_metaserver_tls;                   ///< for https metaservers
+  PeerProof peer_proof;                          ///< of KV transfer, and between the processes of this instance
   std::string advertised_host;                   ///< VLLM_HOST_IP or HCCL_IF_IP; empty: found out at start
   std::string advertised_interface;              ///< HCCL_SOCKET_IFNAME and friends, counts without a host
 

@@ -273,6 +273,7 @@ void ServeOptions::add_disaggregation(FlagList& flags) {
                return {};
              });
   add_client_tls(flags, "--kv-metaserver", "https metaservers", config_.kv_metaserver_tls);
+  add_peer_proof(flags, config_.peer_proof);
   flags.one("--threads", "N",
             "compute threads of all ranks together; 0: OMP_NUM_THREADS for each rank, or one for each usable CPU", "0",
             integer_into(config_.threads, 0, 1024));
@@ -316,6 +317,7 @@ Result<ServeConfig> ServeOptions::finish(const std::vector<std::string>& positio
   TANDEM_TRY(finish_frontend(environment));
   TANDEM_TRY(finish_logging(environment));
   TANDEM_TRY(merge_hf_overrides());
+  TANDEM_TRY(finish_peer_proof(config_.peer_proof, environment));
   TANDEM_TRY(finish_parallel(environment, notes));
   TANDEM_TRY(read_environment(environment));
   if (auto checked = check_cpu_lists(config_.cpu_binding.lists, config_.tensor_parallel_size); !checked)

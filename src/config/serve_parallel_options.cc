@@ -64,9 +64,6 @@ void ServeOptions::add_parallel(FlagList& flags) {
               data.start_timeout = std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(milliseconds));
               return {};
             });
-  flags.one("--cluster-secret-file", "FILE",
-            "holds the secret that the processes of an instance prove to each other (or TANDEM_CLUSTER_SECRET)", "",
-            text_into(data.secret_file));
   flags.toggle("--headless", "ranks of an instance whose first process is elsewhere; no API here", data.headless,
                false);
   flags.toggle("--enable-expert-parallel", "spread the experts over all ranks", config_.expert_parallel);
@@ -166,8 +163,6 @@ Result<void> ServeOptions::finish_parallel(const Environment& environment, std::
   TANDEM_TRY(take_place_in_slurm(environment));
   data.start_rank = data_parallel_start_rank_.value_or(0);
   if (data_parallel_address_) data.address = *data_parallel_address_;
-  data.secret = environment("TANDEM_CLUSTER_SECRET").value_or("");
-  if (data.secret_file.empty()) data.secret_file = environment("TANDEM_CLUSTER_SECRET_FILE").value_or("");
   if (data.start_rank >= data.size)
     return invalid(
         fmt::format("--data-parallel-start-rank {} is not below --data-parallel-size {}", data.start_rank, data.size));

@@ -45,4 +45,34 @@ void add_client_tls(FlagList& flags, const std::string& prefix, const std::strin
       .nullable();
 }
 
+void add_peer_proof(FlagList& flags, PeerProof& proof) {
+  flags.one("--cluster-secret-file", "FILE",
+            "holds the secret that instances, and the processes of one, prove to each other: TLS (or "
+            "TANDEM_CLUSTER_SECRET)",
+            "none", text_into(proof.secret_file));
+  flags
+      .one("--peer-ca-certs", "FILE", "PEM file of who may sign the certificates of other instances and processes",
+           "none", text_into(proof.ca_certs))
+      .nullable();
+  flags
+      .one("--peer-certfile", "FILE", "PEM file of the certificate that they are shown: TLS, instead of a secret",
+           "none", text_into(proof.certfile))
+      .nullable();
+  flags.one("--peer-keyfile", "FILE", "PEM file of its key", "that of --peer-certfile", text_into(proof.keyfile))
+      .nullable();
+}
+
+Result<void> finish_peer_proof(PeerProof& proof, const Variables& environment) {
+  proof.secret = environment("TANDEM_CLUSTER_SECRET").value_or("");
+  if (proof.secret_file.empty()) proof.secret_file = environment("TANDEM_CLUSTER_SECRET_FILE").value_or("");
+  const bool files = !proof.ca_certs.empty() || !proof.certfile.empty() || !proof.keyfile.empty();
+  if (files && (proof.ca_certs.empty() || proof.certfile.empty()))
+    return invalid("--peer-certfile and --peer-ca-certs need each other: both sides show a certificate and check one");
+  if (files && !(proof.secret.empty() && proof.secret_file.empty()))
+    return invalid(
+        "--peer-certfile and a secret (TANDEM_CLUSTER_SECRET, --cluster-secret-file): peers prove one or the other; "
+        "leave one out, everywhere");
+  return {};
+}
+
 }  // namespace tandem::config

@@ -2,6 +2,8 @@
 // Flags of tls_config.h.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -17,5 +19,11 @@ Result<void> finish_server_tls(ServerTls& tls);
 
 /// <prefix>-ca-certs, <prefix>-certfile, <prefix>-keyfile. `whom` is asked: "instances".
 void add_client_tls(FlagList& flags, const std::string& prefix, const std::string& whom, ClientTls& tls);
+
+/// --cluster-secret-file; --peer-ca-certs, --peer-certfile, --peer-keyfile.
+void add_peer_proof(FlagList& flags, PeerProof& proof);
+/// TANDEM_CLUSTER_SECRET and TANDEM_CLUSTER_SECRET_FILE; whether what is given fits together.
+using Variables = std::function<std::optional<std::string>(const std::string& name)>;
+Result<void> finish_peer_proof(PeerProof& proof, const Variables& environment);
 
 }  // namespace tandem::config

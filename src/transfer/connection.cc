@@ -3,10 +3,9 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
+#include <span>
 #include <utility>
 
 namespace tandem::transfer {
@@ -15,22 +14,26 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr int kReadsPerTurn = 16;  // so that one talkative peer does not keep the others waiting
 
-Status lost(const std::string& peer, std::string_view why) {
-  return Status(Code::kUnavailable, fmt::format("connection to {} lost: {}", peer, why), Scope::kPeer);
+Status lost(const std::string& peer, std::string_view why, Code code = Code::kUnavailable) {
+  return Status(code, fmt::format("connection to {} lost: {}", peer, why), Scope::kPeer);
 }
 
 }  // namespace
 
-Connection::Connection(EventLoop& loop, Socket socket, std::string peer)
-    : loop_(loop), socket_(std::move(socket)), peer_(std::move(peer)) {}
+Status as_unreachable(const Status& why) {
+  return why.code() == Code::kFailedPrecondition ? Status(Code::kUnavailable, why.message(), Scope::kPeer) : why;
+}
+
+Connection::Connection(EventLoop& loop, Channel channel, std::string peer)
+    : loop_(loop), channel_(std::move(channel)), peer_(std::move(peer)) {}
 
 Connection::~Connection() { close(); }
 
 void Connection::start(std::function<void(wire::Message)> on_message, std::function<void(Status)> on_closed) {
   on_message_ = std::move(on_message);
   on_closed_ = std::move(on_closed);
-  interest_ = EPOLLIN;
-  watch_ = loop_.watch(socket_.fd(), interest_, [this](std::uint32_t events) { handle(events); });
+  interest_ = channel_.events(false);
+  watch_ = loop_.watch(channel_.fd(), interest_, [this](std::uint32_t events) { handle(events); });
 }
 
 void Connection::want_writable(bool want) {
@@ -50,13 +53,10 @@ void Connection::send(const wire::Message& message) {
 
 void Connection::close() {
   if (!open()) return;
-  if (watch_ != 0) loop_.unwatch(watch_, socket_.fd());
+  if (watch_ != 0) loop_.unwatch(watch_, channel_.fd());
   watch_ = 0;
-  if (unsent_bytes() > 0) {
-    (void)!::send(socket_.fd(), output_.data() + sent_, unsent_bytes(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-  (void)shutdown(socket_.fd(), SHUT_WR);
-  socket_ = Socket();
+  if (unsent_bytes() > 0) (void)channel_.send(std::span(output_).subspan(sent_));
+  channel_.close();
 }
 
 void Connection::fail(Status why) {
@@ -71,21 +71,28 @@ void Connection::fail(Status why) {
 
 void Connection::handle(std::uint32_t events) {
   const auto self = shared_from_this();  // callbacks may let go of us
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_some();
+  const bool handshake = (events & EPOLLOUT) != 0 && unsent_bytes() == 0 && !want_writable_;  // nobody else wants it
+  if (handshake || (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_some();
   if (open() && (events & EPOLLOUT) != 0) {
     flush();
     if (open() && unsent_bytes() == 0 && on_writable_) on_writable_();
   }
+  update_interest();  // a step of a handshake may have changed what is waited for
+}
+
+Status Connection::broken() const {
+  const Status why = channel_.error();
+  return lost(peer_, why.message(), why.code());
 }
 
 void Connection::read_some() {
   std::byte chunk[kReadBytes];
   for (int turn = 0; turn < kReadsPerTurn && open(); ++turn) {
-    const ssize_t count = recv(socket_.fd(), chunk, sizeof chunk, MSG_DONTWAIT);
+    const ssize_t count = channel_.receive(chunk);
     if (count == 0) return fail(lost(peer_, "closed by the peer"));
     if (count < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-      return fail(lost(peer_, std::strerror(errno)));
+      return fail(broken());
     }
     reader_.append({chunk, static_cast<std::size_t>(count)});
     while (open()) {
@@ -99,15 +106,17 @@ void Connection::read_some() {
       on_message_(std::move(**message));
     }
   }
+  // Decrypted already: epoll would not tell.
+  if (open() && channel_.has_buffered()) loop_.post([self = shared_from_this()] { self->handle(EPOLLIN); });
 }
 
 void Connection::flush() {
   while (open() && unsent_bytes() > 0) {
-    const ssize_t count = ::send(socket_.fd(), output_.data() + sent_, unsent_bytes(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t count = channel_.send(std::span(output_).subspan(sent_));
     if (count < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) break;
       if (errno == EINTR) continue;
-      return fail(lost(peer_, std::strerror(errno)));
+      return fail(broken());
     }
     sent_ += static_cast<std::size_t>(count);
   }
@@ -123,10 +132,10 @@ void Connection::flush() {
 
 void Connection::update_interest() {
   if (!open() || watch_ == 0) return;
-  const std::uint32_t wanted = EPOLLIN | (want_writable_ || unsent_bytes() > 0 ? std::uint32_t{EPOLLOUT} : 0U);
+  const std::uint32_t wanted = channel_.events(want_writable_ || unsent_bytes() > 0);
   if (wanted == interest_) return;
   interest_ = wanted;
-  loop_.change(watch_, socket_.fd(), interest_);
+  loop_.change(watch_, channel_.fd(), interest_);
 }
 
 }  // namespace tandem::transfer

@@ -2,11 +2,9 @@
 #include "transfer/data_sender.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 namespace tandem::transfer {
 namespace {
@@ -60,7 +58,7 @@ void DataSender::next_chunk() {
   vectors_.push_back({header_.data(), header_.size()});
   while (run_ < runs.size() && bytes < kChunkBytes && vectors_.size() < kChunkVectors) {
     const std::uint32_t length = std::min(runs[run_].length - run_offset_, kChunkBytes - bytes);
-    // iovec is for reading and writing, hence not const; sendmsg only reads.
+    // iovec is for reading and writing, hence not const; sending only reads.
     vectors_.push_back({const_cast<std::byte*>(memory_ + runs[run_].offset + run_offset_), length});
     bytes += length;
     run_offset_ += length;
@@ -85,10 +83,7 @@ bool DataSender::on_writable() {
       connection_.want_writable(false);
       return true;
     }
-    msghdr message{};
-    message.msg_iov = vectors_.data() + vector_;
-    message.msg_iovlen = vectors_.size() - vector_;
-    const ssize_t count = sendmsg(connection_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t count = connection_.channel().send(std::span(vectors_).subspan(vector_));
     if (count < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) break;

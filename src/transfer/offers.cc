@@ -43,9 +43,10 @@ void Offers::make(const Delivery& to, const Handover& source, std::function<void
 void Offers::on_connected(CallId id, Socket socket, const wire::Offer& offer) {
   Call& call = calls_.at(id);
   tune(socket, context_.options.connect_timeout);
-  call.connection = std::make_shared<Connection>(context_.loop, std::move(socket), call.name);
+  Channel channel(std::move(socket), context_.options.tls, Channel::Side::kClient);
+  call.connection = std::make_shared<Connection>(context_.loop, std::move(channel), call.name);
   call.connection->start([this, id](const wire::Message& message) { on_message(id, message); },
-                         [this, id](const Status& why) { end(id, why); });
+                         [this, id](const Status& why) { end(id, as_unreachable(why)); });
   call.connection->send(offer);
 }
 

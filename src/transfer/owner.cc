@@ -64,7 +64,8 @@ void Owner::on_connected(Socket socket, std::string address) {
   tune(socket, context_.options.lease_term);
   const ConnectionId id = next_connection_++;
   Peer& peer = peers_[id];
-  peer.connection = std::make_shared<Connection>(context_.loop, std::move(socket), std::move(address));
+  Channel channel(std::move(socket), context_.options.tls, Channel::Side::kServer);
+  peer.connection = std::make_shared<Connection>(context_.loop, std::move(channel), std::move(address));
   peer.connection->on_writable([this, id] {
     const auto found = peers_.find(id);
     if (found == peers_.end()) return;
@@ -82,7 +83,10 @@ void Owner::on_connected(Socket socket, std::string address) {
 void Owner::on_closed(ConnectionId id, const Status& why) {
   const auto found = peers_.find(id);
   if (found == peers_.end()) return;
-  if (why.code() != Code::kUnavailable) log::warning("transfer: {}", why.message());
+  // Who does not fit comes back at once, and again.
+  const std::string& peer = found->second.connection->peer();
+  if (why.code() != Code::kUnavailable && misfits_.due(peer.substr(0, peer.find(' '))))
+    log::warning("transfer: {}", why.message());
   drop_connection(id);
 }
 

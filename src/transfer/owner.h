@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/seldom.h"
 #include "transfer/acceptor.h"
 #include "transfer/block_sums.h"
 #include "transfer/checksum.h"
@@ -152,6 +153,7 @@ class Owner {
   std::unordered_map<ConnectionId, Peer> peers_;
   std::map<LeaseTable::Holder, int> control_connections_;  ///< of each reader
   ConnectionId next_connection_ = 1;
+  Seldom misfits_;  ///< by host
   BlockSums sums_;
   std::function<void()> stopped_;
   bool stopping_ = false;

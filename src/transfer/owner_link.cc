@@ -65,11 +65,12 @@ void OwnerLink::connect() {
 
 void OwnerLink::on_connected(Socket socket) {
   tune(socket, context_.options.connect_timeout);
-  connection_ = std::make_shared<Connection>(context_.loop, std::move(socket), name_);
+  Channel channel(std::move(socket), context_.options.tls, Channel::Side::kClient);
+  connection_ = std::make_shared<Connection>(context_.loop, std::move(channel), name_);
   connection_->start([this](wire::Message message) { on_message(std::move(message)); },
                      [weak = weak_from_this(), connection = connection_.get()](const Status& why) {
                        const auto self = weak.lock();
-                       if (self && self->connection_.get() == connection) self->fail(why, false);
+                       if (self && self->connection_.get() == connection) self->fail(as_unreachable(why), false);
                      });
   connection_->send(wire::Hello{context_.identity});
 }
@@ -166,6 +167,7 @@ void OwnerLink::on_mapped(Result<std::shared_ptr<PeerMemory>> memory) {
   peer.name = name_;
   peer.incarnation = key_.incarnation;
   peer.connect_timeout = context_.options.connect_timeout;
+  peer.tls = context_.options.tls;
   use_transport(make_tcp_transport(context_.loop, std::move(peer)));
 }
 

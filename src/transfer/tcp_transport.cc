@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <deque>
 #include <utility>
 
+#include "base/channel.h"
 #include "transfer/dialer.h"
 #include "transfer/transport.h"
 
@@ -60,27 +60,27 @@ class IdleConnections : public std::enable_shared_from_this<IdleConnections> {
   IdleConnections(EventLoop& loop, Duration keep) : loop_(loop), keep_(keep) {}
 
   /// One that is still good, or none.
-  Socket take() {
+  Channel take() {
     while (!idle_.empty()) {
       Entry entry = std::move(idle_.back());
       idle_.pop_back();
       std::byte unexpected;
-      const ssize_t count = recv(entry.socket.fd(), &unexpected, 1, MSG_PEEK | MSG_DONTWAIT);
+      const ssize_t count = recv(entry.channel.fd(), &unexpected, 1, MSG_PEEK | MSG_DONTWAIT);
       if (entry.until > loop_.now() && count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        return std::move(entry.socket);
+        return std::move(entry.channel);
       }
     }
-    return Socket();
+    return Channel();
   }
-  void put(Socket socket) {
+  void put(Channel channel) {
     if (idle_.size() >= kMostIdle) return;
-    idle_.push_back({std::move(socket), loop_.now() + keep_});
+    idle_.push_back({std::move(channel), loop_.now() + keep_});
     if (!std::exchange(purging_, true)) purge_later();
   }
 
  private:
   struct Entry {
-    Socket socket;
+    Channel channel;
     TimePoint until;
   };
   void purge_later() {
@@ -112,10 +112,10 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   ~TcpMove() override { close(); }
 
   void run() {
-    Socket socket = idle_->take();
-    if (!socket) return connect();
+    Channel channel = idle_->take();
+    if (!channel) return connect();
     reused_ = true;
-    attach(std::move(socket));
+    attach(std::move(channel));
   }
   void cancel() override { finish(Status(Code::kCancelled, "read over TCP cancelled", Scope::kTransfer)); }
 
@@ -138,14 +138,14 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
                              Scope::kPeer));
       }
       tune(*socket, peer_->connect_timeout * 2);
-      attach(std::move(*socket));
+      attach(Channel(std::move(*socket), peer_->tls, Channel::Side::kClient));
     });
   }
 
-  void attach(Socket socket) {
-    socket_ = std::move(socket);
-    interest_ = EPOLLIN;
-    watch_ = loop_.watch(socket_.fd(), interest_, [this](std::uint32_t events) { handle(events); });
+  void attach(Channel channel) {
+    channel_ = std::move(channel);
+    interest_ = channel_.events(false);
+    watch_ = loop_.watch(channel_.fd(), interest_, [this](std::uint32_t events) { handle(events); });
     wire::append_frame(wire::Attach{peer_->incarnation, request_.token}, output_);
     ask();
   }
@@ -153,7 +153,8 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   void handle(std::uint32_t events) {
     const auto self = shared_from_this();
     if ((events & EPOLLOUT) != 0) flush();
-    if (!finished_ && socket_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive();
+    if (!finished_ && channel_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive();
+    if (!finished_ && channel_) update_interest();  // a step of a handshake may have changed what is waited for
   }
 
   /// Sends Pulls until enough bytes are on their way.
@@ -177,12 +178,11 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
 
   void flush() {
     while (sent_ < output_.size()) {
-      const ssize_t count =
-          ::send(socket_.fd(), output_.data() + sent_, output_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t count = channel_.send(std::span(output_).subspan(sent_));
       if (count < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-        return lost(std::strerror(errno));
+        return lost(channel_.error().message());
       }
       sent_ += static_cast<std::size_t>(count);
     }
@@ -190,23 +190,30 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
       output_.clear();
       sent_ = 0;
     }
-    const std::uint32_t wanted = EPOLLIN | (output_.empty() ? 0U : std::uint32_t{EPOLLOUT});
-    if (wanted != interest_) loop_.change(watch_, socket_.fd(), interest_ = wanted);
+    update_interest();
+  }
+
+  void update_interest() {
+    const std::uint32_t wanted = channel_.events(!output_.empty());
+    if (wanted != interest_) loop_.change(watch_, channel_.fd(), interest_ = wanted);
   }
 
   void receive() {
     std::uint64_t moved = 0;
-    while (!finished_ && socket_ && moved < kBytesPerTurn && !received_.end()) {
+    while (!finished_ && channel_ && moved < kBytesPerTurn && !received_.end()) {
       const ssize_t count = payload_left_ > 0 && !in_message_ ? read_payload(moved) : read_small();
       if (count == 0) return lost("closed by the peer");
       if (count < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-        return lost(std::strerror(errno));
+        return lost(channel_.error().message());
       }
     }
     if (moved > 0 && !finished_) request_.on_progress(moved);
-    if (received_.end() && !finished_) finish({});
+    if (received_.end() && !finished_) return finish({});
+    // Decrypted already: epoll would not tell. (After EAGAIN it is no whole record, and epoll does.)
+    if (!finished_ && moved >= kBytesPerTurn && channel_.has_buffered())
+      loop_.post([self = shared_from_this()] { self->handle(EPOLLIN); });
   }
 
   /// Payload into place, and what follows into the header buffer.
@@ -222,7 +229,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
     }
     const bool whole = planned == payload_left_;
     if (whole) vectors[used++] = {header_.data(), header_.size()};
-    const ssize_t count = readv(socket_.fd(), vectors.data(), static_cast<int>(used));
+    const ssize_t count = channel_.receive(std::span<const iovec>(vectors).first(used));
     if (count <= 0) return count;
     reused_ = false;
     const std::uint64_t taken = std::min<std::uint64_t>(static_cast<std::uint64_t>(count), planned);
@@ -239,7 +246,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   ssize_t read_small() {
     std::byte* to = in_message_ ? message_.data() + message_have_ : header_.data() + header_have_;
     const std::size_t room = in_message_ ? message_.size() - message_have_ : header_.size() - header_have_;
-    const ssize_t count = recv(socket_.fd(), to, room, MSG_DONTWAIT);
+    const ssize_t count = channel_.receive(std::span(to, room));
     if (count <= 0) return count;
     reused_ = false;
     (in_message_ ? message_have_ : header_have_) += static_cast<std::size_t>(count);
@@ -307,7 +314,8 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
     connect();
   }
   bool clean() const {
-    return pulls_.empty() && payload_left_ == 0 && header_have_ == 0 && !in_message_ && output_.empty();
+    return pulls_.empty() && payload_left_ == 0 && header_have_ == 0 && !in_message_ && output_.empty() &&
+           !channel_.has_buffered();
   }
   void stop_timer() {
     if (std::exchange(timing_, false)) loop_.cancel(timer_);
@@ -315,14 +323,14 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   void close() {
     stop_timer();
     dialer_.reset();
-    if (socket_) loop_.unwatch(watch_, socket_.fd());
-    socket_ = Socket();
+    if (channel_) loop_.unwatch(watch_, channel_.fd());
+    channel_ = Channel();
   }
   void finish(Status status) {
     if (std::exchange(finished_, true)) return;
     if (status.ok() && clean()) {
-      loop_.unwatch(watch_, socket_.fd());
-      idle_->put(std::move(socket_));
+      loop_.unwatch(watch_, channel_.fd());
+      idle_->put(std::move(channel_));
     }
     close();
     loop_.post([self = shared_from_this(), status = std::move(status)] {
@@ -338,7 +346,7 @@ class TcpMove final : public Move, public std::enable_shared_from_this<TcpMove> 
   Cursor asked_;
   Cursor received_;
   std::shared_ptr<Dialer> dialer_;
-  Socket socket_;
+  Channel channel_;
   EventLoop::WatchId watch_ = 0;
   std::uint32_t interest_ = 0;
   EventLoop::TimerId timer_;

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/peer_tls.h"
 #include "base/status.h"
 #include "kv/cache_memory.h"
 #include "obs/metrics.h"
@@ -49,6 +50,8 @@ struct TransferOptions {
   std::string advertised_host = "127.0.0.1";  ///< what Handover::host says
   std::uint16_t port = 0;                     ///< kv_port, for all ranks; 0: any free one (tests)
   TransportChoice transport = TransportChoice::kAuto;
+  /// How both sides of every TCP connection prove who they are, and encrypt; nullptr: plain. All peers need the same.
+  std::shared_ptr<const PeerTls> tls;
   std::chrono::milliseconds lease_term{30'000};  ///< renewed by heartbeats every third of it
   std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds fetch_timeout{60'000};  ///< without any progress

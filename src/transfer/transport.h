@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/peer_tls.h"
 #include "base/status.h"
 #include "transfer/event_loop.h"
 #include "transfer/peer_memory.h"
@@ -64,6 +65,7 @@ struct TcpPeer {
   std::string name;  ///< for messages
   std::uint64_t incarnation = 0;
   std::chrono::milliseconds connect_timeout{5'000};
+  std::shared_ptr<const PeerTls> tls;  ///< nullptr: plain
 };
 /// One connection a request at a time: asks for windows of runs and reads them from the socket straight into place.
 std::shared_ptr<Transport> make_tcp_transport(EventLoop& loop, TcpPeer peer);

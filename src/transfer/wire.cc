@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/channel.h"
 #include "transfer/checksum.h"
 #include "transfer/wire_codec.h"
 
@@ -326,6 +327,7 @@ HeaderBytes make_header(std::uint8_t type, std::uint32_t length) {
 Result<Header> parse_header(std::span<const std::byte, kHeaderBytes> bytes) {
   std::uint32_t magic = 0;
   std::memcpy(&magic, bytes.data(), 4);
+  if (begins_like_tls(bytes)) return speaks_tls_error();
   if (magic != kMagic) {
     return broken(fmt::format("frame starts with {:#010x}, expected {:#010x}; is this a KV port?", magic, kMagic));
   }
@@ -375,7 +377,10 @@ void FrameReader::append(std::span<const std::byte> bytes) {
 
 Result<std::optional<Message>> FrameReader::next() {
   const std::span<const std::byte> rest = std::span<const std::byte>(buffer_).subspan(at_);
-  if (rest.size() < kHeaderBytes) return std::optional<Message>();
+  if (rest.size() < kHeaderBytes) {
+    if (begins_like_tls(rest)) return speaks_tls_error();  // an alert is shorter than a header
+    return std::optional<Message>();
+  }
   TANDEM_ASSIGN(const Header header, parse_header(rest.first<kHeaderBytes>()));
   if (header.type == kDataType) return broken("raw data where a message was expected");
   if (rest.size() < kHeaderBytes + header.length) return std::optional<Message>();

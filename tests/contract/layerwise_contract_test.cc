@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layerwise push, over {shm, tcp} x {plain, behind a fault decorator that cuts every read into pieces}: KV arrives as
-// it is published and never before, and every party may leave or die at every step. Numbers in names of tests are those
-// of the field's failures that they guard against (W5, ...).
+// Layerwise push, over {shm, tcp, tcp with TLS} x {plain, behind a fault decorator that cuts every read into pieces}:
+// KV arrives as it is published and never before, and every party may leave or die at every step. Numbers in names of
+// tests are those of the field's failures that they guard against (W5, ...).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using Param = std::tuple<TransportChoice, bool>;
+using Param = std::tuple<Way, bool>;
 
 constexpr std::uint64_t kHash = 0x1234567890abcdefULL;
 constexpr std::int64_t kTokens = 30;  // three whole blocks of 8, and six tokens
@@ -56,7 +56,7 @@ class LayerwiseContract : public ::testing::TestWithParam<Param> {
  protected:
   using Change = std::function<void(TransferOptions& p, TransferOptions& d)>;
 
-  TransportChoice transport() const { return std::get<0>(GetParam()); }
+  TransportChoice transport() const { return transport_of(std::get<0>(GetParam())); }
   void set_faults(const std::function<void(Faults&)>& change) {
     Faults faults;
     if (std::get<1>(GetParam())) faults.piece_bytes = 300;
@@ -68,6 +68,7 @@ class LayerwiseContract : public ::testing::TestWithParam<Param> {
     TransferOptions d_options = decoder_options(transport());
     d_options.bind_host = "127.0.0.1";
     d_options.receiver = true;
+    p_options.tls = d_options.tls = tls_of(std::get<0>(GetParam()));
     if (change) change(p_options, d_options);
     kv::Layout d_layout = small_layout();
     if (change_d) change_d(d_layout);
@@ -582,12 +583,10 @@ TEST_P(LayerwiseContract, AnInstanceThatDoesNotListenCannotReceive) {
 }
 
 std::string param_name(const ::testing::TestParamInfo<Param>& info) {
-  return std::string(std::get<0>(info.param) == TransportChoice::kShm ? "shm" : "tcp") +
-         (std::get<1>(info.param) ? "_in_pieces" : "_plain");
+  return std::string(way_name(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_in_pieces" : "_plain");
 }
 INSTANTIATE_TEST_SUITE_P(Transports, LayerwiseContract,
-                         ::testing::Combine(::testing::Values(TransportChoice::kShm, TransportChoice::kTcp),
-                                            ::testing::Bool()),
+                         ::testing::Combine(::testing::Values(Way::kShm, Way::kTcp, Way::kTls), ::testing::Bool()),
                          param_name);
 
 }  // namespace

@@ -172,6 +172,14 @@ bool eventually(const std::function<bool()>& condition, std::chrono::millisecond
   return true;
 }
 
+std::string_view way_name(Way way) { return way == Way::kShm ? "shm" : way == Way::kTcp ? "tcp" : "tls"; }
+
+std::shared_ptr<const PeerTls> tls_of(Way way) { return way == Way::kTls ? by_secret("a test's") : nullptr; }
+
+std::shared_ptr<const PeerTls> by_secret(const std::string& secret) {
+  return *PeerTls::make({.secret = secret, .certificates = {}, .key = {}, .ca = {}});
+}
+
 TransferOptions prefiller_options(TransportChoice transport) {
   TransferOptions options;
   options.engine_id = "prefiller-0";

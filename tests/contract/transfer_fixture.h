@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kv/cache_memory.h"
@@ -94,6 +95,16 @@ std::vector<std::byte> block_bytes(const Node& node, const std::vector<kv::Block
 
 /// Polls a condition until it holds; fails the test after the patience.
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds patience = kPatience);
+
+/// How bytes move in a suite over all transports: TCP with TLS counts as one of its own.
+enum class Way { kShm, kTcp, kTls };
+inline TransportChoice transport_of(Way way) {
+  return way == Way::kShm ? TransportChoice::kShm : TransportChoice::kTcp;
+}
+std::string_view way_name(Way way);
+/// What all sides prove; nullptr but for kTls.
+std::shared_ptr<const PeerTls> tls_of(Way way);
+std::shared_ptr<const PeerTls> by_secret(const std::string& secret);
 
 TransferOptions prefiller_options(TransportChoice transport);
 TransferOptions decoder_options(TransportChoice transport);

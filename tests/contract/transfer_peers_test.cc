@@ -10,12 +10,15 @@
 
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <thread>
+#include <tuple>
 
 #include "base/tcp_socket.h"
 #include "contract/tcp_relay.h"
 #include "contract/transfer_fixture.h"
+#include "support/certificates.h"
 #include "transfer/wire.h"
 
 namespace tandem::transfer::test {
@@ -255,8 +258,8 @@ TEST(Engine, AFetchByAnInstanceThatIsNoConsumerIsAnError) {
 
 TEST(HostilePeers, NonsenseOnThePortIsSurvived) {
   Pair pair(TransportChoice::kAuto);
-  for (const std::string& text :
-       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100, '\0'), std::string("TKV\x01\x01\x02", 6)}) {
+  for (const std::string& text : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100, '\0'),
+                                  std::string("TKV\x01\x01\x02", 6), std::string("\x16\x03\x01\x00\xc8", 5)}) {
     auto addresses = resolve("127.0.0.1", pair.p->engine->port());
     ASSERT_TRUE(addresses);
     const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -310,7 +313,7 @@ TEST(HostilePeers, APrefillerCannotEndFetchesFromAnother) {
   over = true;
 }
 
-class CutWire : public ::testing::TestWithParam<int> {};
+class CutWire : public ::testing::TestWithParam<std::tuple<int, Way>> {};
 
 /// The TCP stream itself is cut at many places, of the control as well as of the data connection: always an error or a
 /// right answer, never other bytes, and the pair recovers.
@@ -319,14 +322,16 @@ TEST_P(CutWire, AnErrorOrTheRightBytes) {
     d.fetch_timeout = 700ms;
     d.connect_timeout = 700ms;
     p.lease_term = d.lease_term = 5s;
+    p.tls = d.tls = tls_of(std::get<1>(GetParam()));
   });
+  const int fault = std::get<0>(GetParam());
   TcpRelay relay(pair.p->engine->port());
   int errors = 0;
   for (int round = 0; round < 9; ++round) {
     const auto at = static_cast<std::uint64_t>(30 + round * 1300);
-    if (GetParam() == 0) relay.cut_after(at);
-    if (GetParam() == 1) relay.freeze_after(at);
-    if (GetParam() == 2) relay.flip_at(at);
+    if (fault == 0) relay.cut_after(at);
+    if (fault == 1) relay.freeze_after(at);
+    if (fault == 2) relay.flip_at(at);
     std::memset(pair.d->alias, 0, small_layout().total_bytes());
     Handover handover = pair.p->lease(blocks_from(0, 4), 32);
     handover.port = relay.port();
@@ -352,10 +357,123 @@ TEST_P(CutWire, AnErrorOrTheRightBytes) {
   EXPECT_TRUE(eventually([&] { return pair.p->metric("tandem:kv_leases_open") == 0.0; }));
 }
 
-std::string fault_name(const ::testing::TestParamInfo<int>& info) {
-  return std::string(info.param == 0 ? "cut" : info.param == 1 ? "frozen" : "flipped");
+std::string fault_name(const ::testing::TestParamInfo<CutWire::ParamType>& info) {
+  const int fault = std::get<0>(info.param);
+  return std::string(way_name(std::get<1>(info.param))) + (fault == 0 ? "_cut" : fault == 1 ? "_frozen" : "_flipped");
 }
-INSTANTIATE_TEST_SUITE_P(Faults, CutWire, ::testing::Values(0, 1, 2), fault_name);
+INSTANTIATE_TEST_SUITE_P(Faults, CutWire,
+                         ::testing::Combine(::testing::Values(0, 1, 2), ::testing::Values(Way::kTcp, Way::kTls)),
+                         fault_name);
+
+std::shared_ptr<const PeerTls> by_certificate(const tandem::test::Pem& pem, const std::string& authority) {
+  return *PeerTls::make({.secret = {}, .certificates = pem.certificate, .key = pem.key, .ca = authority});
+}
+
+TEST(Proof, WhoDoesNotFitIsAPeerThatCannotBeReachedAndOthersAreServed) {
+  tandem::test::Authority authority("kv-ca");
+  tandem::test::Authority other("kv-other-ca");
+  const auto member = by_certificate(authority.sign("kv-member"), authority.file());
+  struct Case {
+    std::shared_ptr<const PeerTls> p, d;
+    const char* why;
+  };
+  for (const Case& one : std::vector<Case>{
+           {by_secret("a"), nullptr, "it speaks TLS, and this side does not"},
+           {nullptr, by_secret("a"), "it does not speak TLS, and this side does"},
+           {by_secret("a"), by_secret("b"), "it refuses this side's secret"},
+           {member, by_secret("a"), "it has certificates and this side a secret"},
+           {member, by_certificate(other.sign("kv-stranger"), authority.file()), "it refuses this side's certificate"},
+           {member, by_certificate(authority.sign("kv-expired", -10), authority.file()), "certificate expired"},
+           {member, by_certificate(authority.sign("kv-trusting"), other.file()), "its certificate is refused"}}) {
+    SCOPED_TRACE(one.why);
+    Pair pair(TransportChoice::kTcp, {}, [&](TransferOptions& p, TransferOptions& d) {
+      p.tls = one.p;
+      d.tls = one.d;
+    });
+    const auto refused = pair.d->fetch(pair.p->lease({1}, 4), {2}, 0, 4);
+    const Result<FetchStats>& result = refused->wait(4s);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code(), Code::kUnavailable);
+    EXPECT_EQ(result.error().scope(), Scope::kPeer);
+    EXPECT_THAT(result.error().message(), HasSubstr(one.why));
+    EXPECT_THAT(result.error().message(), HasSubstr("127.0.0.1:" + std::to_string(pair.p->engine->port())));
+    EXPECT_TRUE(untouched(*pair.d, {2}));
+    TransferOptions fitting = decoder_options(TransportChoice::kTcp);
+    fitting.tls = one.p;
+    Node friendly(fitting, small_layout());
+    const auto served = friendly.fetch(pair.p->lease({1}, 8), {2}, 0, 8);
+    ASSERT_TRUE(served->wait()) << served->wait().error().to_string();
+    EXPECT_TRUE(same_tokens(*pair.p, {1}, friendly, {2}, 0, 8));
+  }
+}
+
+TEST(Proof, AnOfferToADecoderThatDoesNotFitSaysWhy) {
+  for (const auto& [p_tls, d_tls, why] :
+       {std::tuple{by_secret("a"), by_secret("b"), "it refuses this side's secret"},
+        std::tuple{by_secret("a"), std::shared_ptr<const PeerTls>(), "it does not speak TLS"},
+        std::tuple{std::shared_ptr<const PeerTls>(), by_secret("a"), "it speaks TLS, and this side does not"}}) {
+    SCOPED_TRACE(why);
+    TransferOptions options = decoder_options(TransportChoice::kTcp);
+    options.receiver = true;
+    options.bind_host = "127.0.0.1";
+    options.tls = d_tls;
+    Node d(options, small_layout());
+    options = prefiller_options(TransportChoice::kTcp);
+    options.tls = p_tls;
+    Node p(options, small_layout());
+    const auto [id, delivery] = d.engine->receive({{1}, 0, 8, 8, 5}, [](FetchId, const Result<FetchStats>&) {});
+    std::promise<Status> told;
+    p.engine->offer(delivery, p.engine->open_growing_lease(8, 5), [&](Status status) { told.set_value(status); });
+    auto future = told.get_future();
+    ASSERT_EQ(future.wait_for(4s), std::future_status::ready);
+    const Status status = future.get();
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.message(), HasSubstr(why));
+    EXPECT_THAT(status.message(), HasSubstr("decoder 'decoder-0' at 127.0.0.1:"));
+  }
+}
+
+TEST(Proof, LargeFetchesComeWholeAndTheKeptConnectionServesThemAll) {
+  tandem::test::Authority authority("kv-large-ca");
+  kv::Layout layout = small_layout();
+  layout.num_layers = 8;
+  layout.block_size = 16;
+  layout.total_kv_heads = layout.num_kv_heads = 8;
+  layout.head_dim = 128;
+  TransferOptions options = prefiller_options(TransportChoice::kTcp);
+  options.tls = by_certificate(authority.sign("kv-large-p"), authority.file());
+  Node p(options, layout);
+  p.fill(9);
+  options = decoder_options(TransportChoice::kTcp);
+  options.tls = by_certificate(authority.sign("kv-large-d"), authority.file());
+  Node d(options, layout);
+  for (int round = 0; round < 3; ++round) {
+    const auto outcome = d.fetch(p.lease(blocks_from(0, 30), 30 * 16), blocks_from(32, 30), 0, 30 * 16);
+    ASSERT_TRUE(outcome->wait()) << outcome->wait().error().to_string();
+    EXPECT_GT(outcome->wait()->bytes, std::uint64_t{8} << 20);
+    EXPECT_TRUE(same_tokens(p, blocks_from(0, 30), d, blocks_from(32, 30), 0, 30 * 16));
+    std::memset(d.alias, 0, layout.total_bytes());
+  }
+}
+
+TEST(Proof, WhoStopsInTheHandshakeIsLetGoOfInTime) {
+  Pair pair(TransportChoice::kTcp, {}, [](TransferOptions& p, TransferOptions& d) {
+    p.tls = d.tls = by_secret("a");
+    p.connect_timeout = 300ms;
+  });
+  auto addresses = resolve("127.0.0.1", pair.p->engine->port());
+  ASSERT_TRUE(addresses);
+  const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(socket.fd(), reinterpret_cast<const sockaddr*>(&(*addresses)[0].storage), (*addresses)[0].size), 0);
+  const unsigned char start_of_hello[] = {22, 3, 1, 0, 200, 1, 0};
+  ASSERT_EQ(send(socket.fd(), start_of_hello, sizeof start_of_hello, MSG_NOSIGNAL), 7);
+  const auto served = pair.d->fetch(pair.p->lease({1}, 8), {2}, 0, 8);
+  ASSERT_TRUE(served->wait()) << "others do not wait for it";
+  pollfd entry{socket.fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&entry, 1, 5000), 1);
+  char byte = 0;
+  EXPECT_LE(recv(socket.fd(), &byte, 1, 0), 0) << "closed";
+}
 
 }  // namespace
 }  // namespace tandem::transfer::test

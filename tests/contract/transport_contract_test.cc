@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every transport must do, over {shm, tcp} x {plain, behind a fault decorator that cuts every read into pieces}.
-// Numbers in names of tests are those of the field's failures that they guard against (U005, ...).
+// What every transport must do, over {shm, tcp, tcp with TLS} x {plain, behind a fault decorator that cuts every read
+// into pieces}. Numbers in names of tests are those of the field's failures that they guard against (U005, ...).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,11 +17,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using Param = std::tuple<TransportChoice, bool>;
+using Param = std::tuple<Way, bool>;
 
 class TransportContract : public ::testing::TestWithParam<Param> {
  protected:
-  TransportChoice transport() const { return std::get<0>(GetParam()); }
+  TransportChoice transport() const { return transport_of(std::get<0>(GetParam())); }
   const char* transport_name() const { return transport() == TransportChoice::kShm ? "shm" : "tcp"; }
 
   /// The faults of this parameter, plus the test's own.
@@ -47,6 +47,7 @@ class TransportContract : public ::testing::TestWithParam<Param> {
     TransferOptions p_options = prefiller_options(transport());
     TransferOptions d_options = decoder_options(transport());
     p_options.lease_term = d_options.lease_term = term;
+    p_options.tls = d_options.tls = tls_of(std::get<0>(GetParam()));
     if (change) change(d_options);
     p = std::make_unique<Node>(p_options, small_layout());
     d = std::make_unique<Node>(d_options, small_layout());
@@ -426,12 +427,10 @@ TEST_P(TransportContract, WrongRangesAreRefusedBeforeAnythingMoves) {
 }
 
 std::string param_name(const ::testing::TestParamInfo<Param>& info) {
-  return std::string(std::get<0>(info.param) == TransportChoice::kShm ? "shm" : "tcp") +
-         (std::get<1>(info.param) ? "_in_pieces" : "_plain");
+  return std::string(way_name(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_in_pieces" : "_plain");
 }
 INSTANTIATE_TEST_SUITE_P(Transports, TransportContract,
-                         ::testing::Combine(::testing::Values(TransportChoice::kShm, TransportChoice::kTcp),
-                                            ::testing::Bool()),
+                         ::testing::Combine(::testing::Values(Way::kShm, Way::kTcp, Way::kTls), ::testing::Bool()),
                          param_name);
 
 }  // namespace

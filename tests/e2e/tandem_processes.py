@@ -197,6 +197,20 @@ def serve(name, *flags, model=SMOLLM2, role=None, kv_port=None, port=None, envir
     return Process(name, arguments, port, environment={"VLLM_HOST_IP": "127.0.0.1", **(environment or {})}, binary=binary)
 
 
+def peer_certificates(folder, name="member", days="2", authority="cluster"):
+    """The flags of an instance with a certificate that the authority signed (made if it is not there yet)."""
+    folder = pathlib.Path(folder)
+    openssl = lambda *arguments: subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)  # noqa: E731
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    ca, own = folder / authority, folder / name
+    if not ca.with_suffix(".crt").exists():
+        openssl("req", "-x509", *key, "-days", "2", "-subj", f"/CN={authority}", "-keyout", f"{ca}.key", "-out", f"{ca}.crt")
+    openssl("req", *key, "-subj", f"/CN={name}", "-keyout", f"{own}.key", "-out", f"{own}.csr")
+    openssl("x509", "-req", "-in", f"{own}.csr", "-CA", f"{ca}.crt", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", days,
+            "-out", f"{own}.crt")
+    return ["--peer-ca-certs", f"{ca}.crt", "--peer-certfile", f"{own}.crt", "--peer-keyfile", f"{own}.key"]
+
+
 def proxy(prefillers, decoders, *flags, environment=None):
     """In front of instances, which need not run yet: their ports will do."""
     port = free_port()

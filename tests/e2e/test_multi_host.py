@@ -10,7 +10,7 @@ import time
 import unittest
 
 from parity_table import make_model
-from tandem_processes import Background, assert_blocks_come_back, free_port, proxy, serve, wait_until
+from tandem_processes import Background, assert_blocks_come_back, free_port, peer_certificates, proxy, serve, wait_until
 
 PROMPTS = [f"{text} number {i}" for i, text in enumerate(["The first host", "Experts", "A", "Two processes or"] * 3)]
 FLAGS = ("--num-gpu-blocks-override", 256, "--max-num-seqs", 8)
@@ -105,6 +105,17 @@ class MultiHostTest(Instances):
         for process in (*others, first):
             process.stop()
             self.assertEqual(process.process.returncode, 0, process.log_path)
+
+    def test_with_certificates_instead_of_a_secret(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        flags = peer_certificates(folder.name)
+        first, second = self.start("certified", self.model, [1, 1], "--enable-expert-parallel", *flags,
+                                   environment={"TANDEM_CLUSTER_SECRET": ""})
+        first.wait_ready()
+        self.check_all_ranks(first, 2)
+        second.kill()
+        wait_until(lambda: first.get("/health")[0] == 503, 10, "the loss is noticed")
 
     def test_each_process_has_all_experts_and_lives_alone(self):
         first, second = self.start("DP2", self.model, [1, 1])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tandem up`: one command for a whole deployment, and nothing left behind."""
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -16,9 +17,10 @@ import tandem_processes as tandem
 
 
 class Up(unittest.TestCase):
-    def start(self, *arguments):
+    def start(self, *arguments, **environment):
         process = subprocess.Popen([tandem.BINARY, "up", *map(str, arguments)], stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+                                   stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
+                                   env={**os.environ, **environment})
         self.addCleanup(lambda: (process.poll() is None and process.kill(), process.stdout.close(), process.wait(10)))
         self.lines = []
         return process
@@ -100,9 +102,10 @@ class Up(unittest.TestCase):
                        f"proxy: {{port: {tandem.free_port()}}}\n"
                        "instances:\n  - {role: prefill}\n  - {role: decode, name: left}\n")
             file.flush()
-            process = self.start(file.name)
+            process = self.start(file.name, TANDEM_CLUSTER_SECRET="a test's")
             url = self.read_until(process, r"up: ready: (http://\S+)").group(1)
             self.assertIn("Paris", self.ask(url))
+            self.assertEqual("".join(self.lines).count("TLS by the secret"), 2, "both instances know the secret")
             process.send_signal(signal.SIGTERM)
             self.assertEqual(process.wait(30), 0)
 

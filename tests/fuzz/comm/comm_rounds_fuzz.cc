@@ -19,9 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) != 0) std::abort();
   const tandem::Socket peer(pair[1]);
-  std::vector<tandem::Socket> sockets(2);
-  sockets[1] = tandem::Socket(pair[0]);
-  comm::Links links(std::move(sockets), 0, 1);
+  std::vector<tandem::Channel> channels(2);
+  channels[1] = tandem::Channel(tandem::Socket(pair[0]));
+  comm::Links links(std::move(channels), 0, 1);
   const std::vector<comm::Bytes> nothing(2);
   const std::size_t step = std::size_t{1} + data[0];
   links.begin(nothing);

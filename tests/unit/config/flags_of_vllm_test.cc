@@ -323,5 +323,22 @@ TEST(ServeFlagsOfAccess, UnixSocketsAndMetaserverTls) {
               HasSubstr("a headless node has no API"));
 }
 
+TEST(ServeFlagsOfAccess, WhatPeersProve) {
+  const auto by_files =
+      parse_as<ServeConfig>({"serve", "m", "--peer-ca-certs", "ca", "--peer-certfile", "c", "--peer-keyfile", "k"});
+  EXPECT_EQ(by_files.peer_proof.ca_certs, "ca");
+  EXPECT_EQ(by_files.peer_proof.certfile, "c");
+  EXPECT_EQ(by_files.peer_proof.keyfile, "k");
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}, {{"TANDEM_CLUSTER_SECRET", "s"}}).peer_proof.secret, "s");
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m"}, {{"TANDEM_CLUSTER_SECRET_FILE", "f"}}).peer_proof.secret_file, "f");
+  EXPECT_EQ(parse_as<ServeConfig>({"serve", "m", "--cluster-secret-file", "g"}, {{"TANDEM_CLUSTER_SECRET_FILE", "f"}})
+                .peer_proof.secret_file,
+            "g");
+  for (const char* one : {"--peer-ca-certs", "--peer-certfile", "--peer-keyfile"})
+    EXPECT_THAT(error_of({"serve", "m", one, "f"}), HasSubstr("--peer-certfile and --peer-ca-certs need each other"));
+  EXPECT_THAT(error_of({"serve", "m", "--peer-ca-certs", "ca", "--peer-certfile", "c", "--cluster-secret-file", "s"}),
+              HasSubstr("leave one out, everywhere"));
+}
+
 }  // namespace
 }  // namespace tandem::config

@@ -64,7 +64,7 @@ class DataSenderTest : public ::testing::Test {
     loop = std::move(*made);
     int fds[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-    connection = std::make_shared<Connection>(*loop, Socket(fds[0]), "test");
+    connection = std::make_shared<Connection>(*loop, Channel(Socket(fds[0])), "test");
     reader = Socket(fds[1]);
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 31 >> 3);
     sender = std::make_unique<DataSender>(*connection, memory.data(), [this] { return alive; });

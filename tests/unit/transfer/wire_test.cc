@@ -151,6 +151,23 @@ TEST(WireTest, HeadersAreChecked) {
   EXPECT_THAT(header_error([](HeaderBytes& b) { b[11] = std::byte{1}; }).message(), HasSubstr("limit"));
 }
 
+TEST(WireTest, TlsWhereAFrameIsExpectedIsNamed) {
+  const std::vector<std::byte> alert = {std::byte{21}, std::byte{3}, std::byte{3}, std::byte{0},
+                                        std::byte{2},  std::byte{2}, std::byte{40}};
+  std::vector<std::byte> hello(300);
+  hello[0] = std::byte{22};
+  hello[1] = std::byte{3};
+  hello[2] = std::byte{1};
+  for (const auto& bytes : {alert, hello}) {
+    FrameReader reader;
+    reader.append(bytes);
+    const auto message = reader.next();
+    ASSERT_FALSE(message);
+    EXPECT_EQ(message.error().code(), Code::kFailedPrecondition);
+    EXPECT_NE(message.error().message().find("it speaks TLS, and this side does not"), std::string::npos);
+  }
+}
+
 TEST(WireTest, DataFramesAreNotMessages) {
   const HeaderBytes header = make_header(kDataType, 4);
   FrameReader reader;
