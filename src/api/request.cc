@@ -268,10 +268,11 @@ Outcome<std::optional<std::int64_t>> chat_tokens(const Fields& body) {
 /// The grammars of tool_choice, and where in a message that begins with thoughts a grammar begins.
 Outcome<void> constrain_message(const Context& context, Job& job) {
   const MessagePlan& plan = job.message;
+  const bool compact = context.config.compact_json;
   if (plan.tools == ToolMode::kNamed) {
-    TANDEM_ASSIGN(job.constraint, named_tool_constraint(*plan.declared_tools, plan.tool_name));
+    TANDEM_ASSIGN(job.constraint, named_tool_constraint(*plan.declared_tools, plan.tool_name, compact));
   } else if (plan.tools == ToolMode::kRequired) {
-    TANDEM_ASSIGN(job.constraint, required_tools_constraint(*plan.declared_tools, plan.parallel_calls));
+    TANDEM_ASSIGN(job.constraint, required_tools_constraint(*plan.declared_tools, plan.parallel_calls, compact));
   }
   if (!job.constraint || !plan.reasoning || !plan.starts_thinking) return {};
   job.grammar_after = context.parts.tokenizer ? context.parts.tokenizer->piece_to_id(kThinkEndTag) : -1;

@@ -36,11 +36,12 @@ class RulesTest : public RequestTest {
     refused(R"("response_format":{"type":"structural_tag",)" + format + "}", why);
   }
   /// Whether an output that holds to the structural tag may be `text`.
-  bool matches(const std::string& format, std::string_view text) {
+  bool matches(const std::string& format, std::string_view text) { return fits(grammar(format), text); }
+  bool fits(const std::string& lark, std::string_view text) {
     const text::GrammarCompiler compiler(std::make_shared<ByteTokenizer>(), ByteTokenizer::kVocabSize,
                                          ByteTokenizer::kEos);
-    const auto compiled = compiler.compile(text::GrammarKind::kLark, grammar(format));
-    if (!compiled) ADD_FAILURE() << compiled.error().message() << "\n" << grammar(format);
+    const auto compiled = compiler.compile(text::GrammarKind::kLark, lark);
+    if (!compiled) ADD_FAILURE() << compiled.error().message() << "\n" << lark;
     if (!compiled) return false;
     const auto matcher = *(*compiled)->start();
     for (const char c : text)
@@ -185,6 +186,36 @@ TEST_F(RulesTest, FormatsThatAreNone) {
   no_grammar(R"("format":{"type":"sequence","elements":[{"type":"any_text"},{"type":"const_string","value":"x"}]})",
              "any_text and triggered_tags should come last");
   refused(R"("structural_tag":"{}")", "expected a 'format', or lists of 'structures' and 'triggers'");
+}
+
+TEST_F(RulesTest, JsonWithoutBlanksIsSoInStructuralTagsToo) {
+  const std::string object = R"({"type":"object","properties":{"a":{"enum":[1]}},"required":["a"]})";
+  const std::string structures =
+      R"("triggers":["<f"],"structures":[{"begin":"<f>","schema":)" + object + R"(,"end":"</f>"}])";
+  const std::string format = R"("format":{"type":"triggered_tags","triggers":["<f"],"tags":[{"begin":"<f>","content":)"
+                             R"({"type":"json_schema","json_schema":)" +
+                             object + R"(},"end":"</f>"}]})";
+  const std::string any = R"("triggers":["<f"],"structures":[{"begin":"<f>","end":"</f>"}])";
+  const std::string tight = "so <f>{\"a\":1}</f>";
+  const std::string loose = "so <f>{ \"a\": 1}</f>";
+  for (const std::string& tag : {structures, format, any}) {
+    EXPECT_TRUE(matches(tag, tight) && matches(tag, loose)) << tag;
+    const std::string own = R"("structured_outputs":{"disable_any_whitespace":true,"structural_tag":{)" + tag + "}}";
+    EXPECT_TRUE(fits(good(own).constraint->source, tight)) << "the request says so; " << tag;
+    EXPECT_FALSE(fits(good(own).constraint->source, loose)) << tag;
+  }
+  config_.compact_json = true;
+  rebuild();
+  for (const std::string& tag : {structures, format, any}) {
+    EXPECT_TRUE(matches(tag, tight)) << tag;
+    EXPECT_FALSE(matches(tag, loose)) << "the server says so; " << tag;
+  }
+  for (const char* choice : {R"({"type":"function","function":{"name":"f"}})", R"("required")"}) {
+    const auto job =
+        chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)" + std::string(choice));
+    ASSERT_TRUE(job) << job.error().message;
+    EXPECT_THAT(job->constraint->source, HasSubstr(R"("x-guidance":{"whitespace_flexible":false})")) << choice;
+  }
 }
 
 TEST_F(RulesTest, SchemasSetNoOptionsOfTheCompiler) {
