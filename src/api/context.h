@@ -15,6 +15,7 @@
 
 #include "api/handed_over.h"
 #include "api/sampling_fields.h"
+#include "api/unknown_fields.h"
 #include "config/serve_config.h"
 #include "engine/engine.h"
 #include "obs/metrics.h"
@@ -73,6 +74,7 @@ struct Context {
   std::size_t max_text_bytes = 0;
   std::int64_t in_flight = 0;  ///< generation requests being answered
   HandedOver handed_over;
+  UnknownFields unknown_fields;
   /// --default-chat-template-kwargs, parsed; never nullptr.
   std::shared_ptr<const boost::json::object> template_defaults;
   std::optional<text::GrammarCompiler> grammars;  ///< none without a tokenizer

@@ -265,6 +265,10 @@ Outcome<std::optional<std::int64_t>> chat_tokens(const Fields& body) {
   return older ? older : newer;
 }
 
+void tell_of_unknown_fields(Context& context, const json::object& body, Schema schema) {
+  if (const auto line = context.unknown_fields.line_about(body, schema)) log::warning("{}", *line);
+}
+
 /// The grammars of tool_choice, and where in a message that begins with thoughts a grammar begins.
 Outcome<void> constrain_message(const Context& context, Job& job) {
   const MessagePlan& plan = job.message;
@@ -329,6 +333,7 @@ Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t pro
 
 Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(json::object object, read_json_body(request));
+  tell_of_unknown_fields(context, object, completion_schema());
   const bool for_prefill = restore_client_limits(context, object);
   const Fields body(object, completion_schema());
   TANDEM_ASSIGN(Job job, read_common(context, request, body, false, for_prefill));
@@ -354,6 +359,7 @@ Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& reques
 
 Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(json::object object, read_json_body(request));
+  tell_of_unknown_fields(context, object, chat_schema());
   const bool for_prefill = restore_client_limits(context, object);
   const Fields body(object, chat_schema());
   if (!body.has("messages")) return validation_error("missing", "messages", "Field required");

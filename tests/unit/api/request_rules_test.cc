@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fields that change nothing, rules between fields, structural tags as grammars, and what prefillers are told of a
 // client's request.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <boost/json.hpp>
 
+#include "base/log.h"
 #include "request_fixture.h"
 
 namespace tandem::api {
@@ -58,6 +62,44 @@ TEST_F(RulesTest, IdleMembersHaveATypeAndNoEffect) {
   refused(R"("length_penalty":"long")", "length_penalty");
   refused(R"("vllm_xargs":5)", "vllm_xargs");
   refused(R"("mm_processor_kwargs":[])", "mm_processor_kwargs");
+}
+
+TEST_F(RulesTest, UnknownMembersAreToldOfOnceAndNotWithoutEnd) {
+  UnknownFields unknown;
+  const auto line = [&unknown](const std::string& body) {
+    return unknown.line_about(json::parse(body).as_object(), chat_schema()).value_or("nothing");
+  };
+  const std::string all = R"({"messages":[],"user":"u","guided_decoding_backend":"x","kv_transfer_params":{})";
+  EXPECT_EQ(line(all + "}"), "nothing") << "vLLM knows them";
+  const std::string ignored = "The following fields were present in the request but ignored: ";
+  EXPECT_EQ(line(all + R"(,"thinking":1,"a\nb\u0007\"":2})"), ignored + R"({"thinking", "a\nb\u0007\""})");
+  EXPECT_EQ(line(all + R"(,"thinking":1})"), "nothing") << "once";
+  EXPECT_EQ(line(R"({"new":1,"thinking":1})"), ignored + R"({"new"})");
+  const std::string longest(UnknownFields::kMostCharacters - 1, 'x');
+  EXPECT_EQ(line("{\"" + longest + "é" + std::string(100000, 'y') + "\":1}"), ignored + "{\"" + longest + "\"...}");
+
+  std::string many = "{";
+  for (int i = 0; i < 1000; ++i) many += fmt::format(R"("field {}":1,)", i);
+  const std::string last = line(many + R"("z":1})");
+  EXPECT_THAT(last, HasSubstr(R"("field 0")"));
+  EXPECT_THAT(last, HasSubstr("(enough; no further names are told)"));
+  EXPECT_EQ(std::count(last.begin(), last.end(), ','), static_cast<int>(UnknownFields::kMostNames) - 4 - 1);
+  EXPECT_EQ(line(R"({"one more":1})"), "nothing");
+}
+
+TEST_F(RulesTest, WhatARequestDoesNotKnowIsInTheLog) {
+  ::testing::internal::CaptureStderr();
+  good(R"("invented":1)");
+  good(R"("invented":1)");
+  chat(R"("invented too":1)");
+  log::configure(log::Level::kError, "");
+  good(R"("silent":1)");
+  log::configure(log::Level::kInfo, "");
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr(R"(were present in the request but ignored: {"invented"})"));
+  EXPECT_EQ(log.find(R"({"invented"})"), log.rfind(R"({"invented"})"));
+  EXPECT_THAT(log, HasSubstr(R"({"invented too"})"));
+  EXPECT_THAT(log, Not(HasSubstr("silent")));
 }
 
 TEST_F(RulesTest, TheLastOfTwoMembersWithOneNameCounts) {
