@@ -70,6 +70,7 @@ void EngineCore::on(SubmitCommand command) {
                   .arrival = request.request.arrival,
                   .cache_salt = request.request.cache_salt,
                   .remote_prefill = remote_prefill,
+                  .sibling = sibling_of(request, remote_prefill),
                   .whole_prompt = request.wants_prompt_logprobs(),
                   .max_tokens = std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_),
                   .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
