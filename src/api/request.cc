@@ -107,6 +107,7 @@ Outcome<void> read_handover(const Context& context, const Fields& body, Job& job
 Outcome<void> check_idle_members(const Fields& body) {
   TANDEM_TRY(body.boolean("spaces_between_special_tokens", true));
   TANDEM_TRY(body.real("length_penalty"));
+  for (const char* name : {"user", "guided_decoding_backend"}) TANDEM_TRY(body.text(name));
   for (const char* name : {"vllm_xargs", "mm_processor_kwargs"}) {
     const json::value* value = body.find(name);
     if (value != nullptr && !value->is_object())

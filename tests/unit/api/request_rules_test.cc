@@ -60,6 +60,8 @@ TEST_F(RulesTest, IdleMembersHaveATypeAndNoEffect) {
        R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","invented":[1],"use_beam_search":false)");
   refused(R"("spaces_between_special_tokens":"perhaps")", "spaces_between_special_tokens");
   refused(R"("length_penalty":"long")", "length_penalty");
+  refused(R"("user":5)", "user");
+  refused(R"("guided_decoding_backend":{})", "guided_decoding_backend");
   refused(R"("vllm_xargs":5)", "vllm_xargs");
   refused(R"("mm_processor_kwargs":[])", "mm_processor_kwargs");
 }
