@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <vector>
 
+#include "api/json_style.h"
 #include "api/structural_tag.h"
 #include "base/json.h"
 
@@ -18,36 +19,16 @@ using text::GrammarKind;
 constexpr std::size_t kMaxGrammarBytes = 1U << 20;
 constexpr JsonLimits kSchemaLimits{.max_depth = 64, .max_bytes = kMaxGrammarBytes};
 
-/// How the JSON of a schema is to be written, beside the schema (structured_outputs).
-struct JsonStyle {
-  std::optional<std::string> whitespace_pattern;
-  bool disable_any_whitespace = false;
-  bool disable_additional_properties = false;
-};
-
-/// Objects that do not say whether other properties may come say no.
-void close_objects(json::value& schema) {
-  if (json::array* list = schema.if_array())
-    for (json::value& each : *list) close_objects(each);
-  json::object* object = schema.if_object();
-  if (object == nullptr) return;
-  for (auto& member : *object) close_objects(member.value());
-  if (object->contains("properties") && !object->contains("additionalProperties"))
-    (*object)["additionalProperties"] = false;
+JsonStyle server_style(bool compact) {
+  JsonStyle style;
+  style.disable_any_whitespace = compact;
+  return style;
 }
 
 Outcome<Constraint> schema_constraint(json::value schema, const JsonStyle& style, std::string param) {
   if (!schema.is_object() && !schema.is_bool())
     return bad_request(fmt::format("{} should be a JSON schema: an object", param), param);
-  if (style.disable_additional_properties) close_objects(schema);
-  if (json::object* object = schema.if_object(); object != nullptr) {
-    json::object options;
-    if (style.disable_any_whitespace) options["whitespace_flexible"] = false;
-    if (style.whitespace_pattern) options["whitespace_pattern"] = *style.whitespace_pattern;
-    object->stable_erase("x-guidance");  // llguidance's own options are not for clients to set
-    if (!options.empty()) (*object)["x-guidance"] = std::move(options);
-  }
-  return Constraint{GrammarKind::kJsonSchema, json::serialize(schema), std::move(param)};
+  return Constraint{GrammarKind::kJsonSchema, json::serialize(in_style(std::move(schema), style)), std::move(param)};
 }
 
 /// A schema as an object, or as its JSON text.
@@ -71,8 +52,8 @@ Outcome<Constraint> text_constraint(GrammarKind kind, const json::value& value, 
   return Constraint{kind, std::string(value.get_string()), std::move(param)};
 }
 
-Outcome<Constraint> structural_tag_constraint(const json::value& value, std::string param) {
-  TANDEM_ASSIGN(std::string grammar, structural_tag_grammar(value, param));
+Outcome<Constraint> structural_tag_constraint(const json::value& value, const JsonStyle& style, std::string param) {
+  TANDEM_ASSIGN(std::string grammar, structural_tag_grammar(value, style, param));
   return Constraint{GrammarKind::kLark, std::move(grammar), std::move(param)};
 }
 
@@ -83,14 +64,13 @@ Outcome<std::optional<Constraint>> read_response_format(const json::value& value
   const json::value* type = format.if_contains("type");
   const std::string name = type != nullptr && type->is_string() ? std::string(type->get_string()) : "";
   if (name == "text") return std::optional<Constraint>();
-  JsonStyle style;
-  style.disable_any_whitespace = compact;
+  const JsonStyle style = server_style(compact);
   if (name == "json_object") {
     TANDEM_ASSIGN(auto constraint, schema_constraint(json::object{{"type", "object"}}, style, param));
     return std::optional(std::move(constraint));
   }
   if (name == "structural_tag") {
-    TANDEM_ASSIGN(auto constraint, structural_tag_constraint(value, param));
+    TANDEM_ASSIGN(auto constraint, structural_tag_constraint(value, style, param));
     return std::optional(std::move(constraint));
   }
   if (name != "json_schema")
@@ -115,7 +95,7 @@ Outcome<Constraint> constraint_of(std::string_view kind, const json::value& valu
   if (kind == "choice") return choice_constraint(value, std::move(param));
   if (kind == "json_object") return schema_constraint(json::object{{"type", "object"}}, style, std::move(param));
   TANDEM_ASSIGN(json::value parsed, schema_of(value, param));
-  if (kind == "structural_tag") return structural_tag_constraint(parsed, std::move(param));
+  if (kind == "structural_tag") return structural_tag_constraint(parsed, style, std::move(param));
   return schema_constraint(std::move(parsed), style, std::move(param));
 }
 
@@ -194,8 +174,7 @@ Outcome<std::optional<Constraint>> read_constraint(const Fields& body, bool comp
     if (found && another) return too_many();
     if (another) found = std::move(another);
   }
-  JsonStyle style;
-  style.disable_any_whitespace = compact;
+  JsonStyle style = server_style(compact);
   TANDEM_ASSIGN(style.whitespace_pattern, body.text("guided_whitespace_pattern"));
   for (const Source& source : kGuided) {
     const json::value* value = body.find(source.member);
@@ -206,14 +185,14 @@ Outcome<std::optional<Constraint>> read_constraint(const Fields& body, bool comp
   return found;
 }
 
-Outcome<Constraint> named_tool_constraint(const json::array& tools, std::string_view name) {
+Outcome<Constraint> named_tool_constraint(const json::array& tools, std::string_view name, bool compact) {
   for (const json::value& tool : tools)
     if (tool.at("function").at("name").as_string() == json::string_view(name))
-      return schema_constraint(parameters_of(tool), {}, "tools");
+      return schema_constraint(parameters_of(tool), server_style(compact), "tools");
   return bad_request(fmt::format("tools: there is none named '{}'", name), "tools");
 }
 
-Outcome<Constraint> required_tools_constraint(const json::array& tools, bool parallel) {
+Outcome<Constraint> required_tools_constraint(const json::array& tools, bool parallel, bool compact) {
   json::object root{{"type", "array"}, {"minItems", 1}};
   if (!parallel) root["maxItems"] = 1;
   json::array calls;
@@ -228,7 +207,7 @@ Outcome<Constraint> required_tools_constraint(const json::array& tools, bool par
                                  {"additionalProperties", false}});
   }
   root["items"] = calls.size() == 1 ? calls[0] : json::value(json::object{{"anyOf", std::move(calls)}});
-  return schema_constraint(json::value(std::move(root)), {}, "tools");
+  return schema_constraint(json::value(std::move(root)), server_style(compact), "tools");
 }
 
 Outcome<std::shared_ptr<const text::Grammar>> compile(const text::GrammarCompiler& compiler,

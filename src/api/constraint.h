@@ -21,14 +21,14 @@ struct Constraint {
   std::string param;  ///< the member that it comes from
 };
 
-/// nullopt if the request has none; refuses more than one. `compact`: JSON without blanks, unless the request says
-/// otherwise.
+/// nullopt if the request has none; refuses more than one. `compact`, here and below: JSON without blanks; a request
+/// may say otherwise in structured_outputs.
 Outcome<std::optional<Constraint>> read_constraint(const Fields& body, bool compact);
 
 /// The arguments of one tool of the request (its "parameters").
-Outcome<Constraint> named_tool_constraint(const boost::json::array& tools, std::string_view name);
+Outcome<Constraint> named_tool_constraint(const boost::json::array& tools, std::string_view name, bool compact);
 /// An array of calls {"name", "parameters"} of any of the tools, at least one, and at most one without `parallel`.
-Outcome<Constraint> required_tools_constraint(const boost::json::array& tools, bool parallel);
+Outcome<Constraint> required_tools_constraint(const boost::json::array& tools, bool parallel, bool compact);
 
 /// 400 with the reason if it is none.
 Outcome<std::shared_ptr<const text::Grammar>> compile(const text::GrammarCompiler& compiler,

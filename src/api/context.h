@@ -15,6 +15,7 @@
 
 #include "api/handed_over.h"
 #include "api/sampling_fields.h"
+#include "api/unknown_fields.h"
 #include "config/serve_config.h"
 #include "engine/engine.h"
 #include "obs/metrics.h"
@@ -75,6 +76,7 @@ struct Context {
   std::int64_t under_way = 0;  ///< requests of any kind that are being answered
   bool draining = false;       ///< what is under way may finish, nothing new begins
   HandedOver handed_over;
+  UnknownFields unknown_fields;
   /// --default-chat-template-kwargs, parsed; never nullptr.
   std::shared_ptr<const boost::json::object> template_defaults;
   std::optional<text::GrammarCompiler> grammars;  ///< none without a tokenizer

@@ -47,7 +47,7 @@ std::vector<engine::GenerationRequest> engine_requests(const Context& context, c
     // The choices of a prompt share its KV: one hand-over is enough, and all may fetch from one.
     request.remote_decode = job.kv.remote_decode && k == 0;
     if (!job.kv.remote_prefill.empty()) request.remote_prefill = job.kv.remote_prefill[prompt];
-    // A push has one destination: only the first choice of a prompt has its KV sent, others compute it.
+    // A push has one destination: the first choice of a prompt. The others find its KV in the prefix cache.
     if (k == 0 && prompt < job.kv.push_to.size()) request.push_to = job.kv.push_to[prompt];
     if (k == 0 && job.kv.metaserver) {
       const net::HttpUrl& url = *job.kv.metaserver;

@@ -107,6 +107,7 @@ Outcome<void> read_handover(const Context& context, const Fields& body, Job& job
 Outcome<void> check_idle_members(const Fields& body) {
   TANDEM_TRY(body.boolean("spaces_between_special_tokens", true));
   TANDEM_TRY(body.real("length_penalty"));
+  for (const char* name : {"user", "guided_decoding_backend"}) TANDEM_TRY(body.text(name));
   for (const char* name : {"vllm_xargs", "mm_processor_kwargs"}) {
     const json::value* value = body.find(name);
     if (value != nullptr && !value->is_object())
@@ -265,13 +266,18 @@ Outcome<std::optional<std::int64_t>> chat_tokens(const Fields& body) {
   return older ? older : newer;
 }
 
+void tell_of_unknown_fields(Context& context, const json::object& body, Schema schema) {
+  if (const auto line = context.unknown_fields.line_about(body, schema)) log::warning("{}", *line);
+}
+
 /// The grammars of tool_choice, and where in a message that begins with thoughts a grammar begins.
 Outcome<void> constrain_message(const Context& context, Job& job) {
   const MessagePlan& plan = job.message;
+  const bool compact = context.config.compact_json;
   if (plan.tools == ToolMode::kNamed) {
-    TANDEM_ASSIGN(job.constraint, named_tool_constraint(*plan.declared_tools, plan.tool_name));
+    TANDEM_ASSIGN(job.constraint, named_tool_constraint(*plan.declared_tools, plan.tool_name, compact));
   } else if (plan.tools == ToolMode::kRequired) {
-    TANDEM_ASSIGN(job.constraint, required_tools_constraint(*plan.declared_tools, plan.parallel_calls));
+    TANDEM_ASSIGN(job.constraint, required_tools_constraint(*plan.declared_tools, plan.parallel_calls, compact));
   }
   if (!job.constraint || !plan.reasoning || !plan.starts_thinking) return {};
   job.grammar_after = context.parts.tokenizer ? context.parts.tokenizer->piece_to_id(kThinkEndTag) : -1;
@@ -328,6 +334,7 @@ Outcome<std::int64_t> output_budget(std::int64_t max_model_len, std::int64_t pro
 
 Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(json::object object, read_json_body(request));
+  tell_of_unknown_fields(context, object, completion_schema());
   const bool for_prefill = restore_client_limits(context, object);
   const Fields body(object, completion_schema());
   TANDEM_ASSIGN(Job job, read_common(context, request, body, false, for_prefill));
@@ -353,6 +360,7 @@ Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& reques
 
 Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(json::object object, read_json_body(request));
+  tell_of_unknown_fields(context, object, chat_schema());
   const bool for_prefill = restore_client_limits(context, object);
   const Fields body(object, chat_schema());
   if (!body.has("messages")) return validation_error("missing", "messages", "Field required");

@@ -35,6 +35,8 @@ constexpr auto kCommon = std::to_array<FieldDoc>({
     {"ignore_eos", kBoolean},
     {"skip_special_tokens", kBoolean},
     {"spaces_between_special_tokens", kBoolean},
+    {"user", kString, "has a type, changes nothing"},
+    {"guided_decoding_backend", kString, "has a type, changes nothing"},
     {"length_penalty", kNumber, "has a type, changes nothing"},
     {"vllm_xargs", kObject, "has a type, changes nothing"},
     {"mm_processor_kwargs", kObject, "has a type, changes nothing"},

@@ -57,7 +57,7 @@ struct Behind {
 /// Formats as expressions of Lark; the rules they need are collected.
 class Translator {
  public:
-  explicit Translator(const std::string& param) : param_(param) {}
+  Translator(const JsonStyle& style, const std::string& param) : style_(style), param_(param) {}
 
   Outcome<std::string> expression(const json::value& format, const Behind& behind);
   const std::string& rules() const { return rules_; }
@@ -93,6 +93,7 @@ class Translator {
   Outcome<std::string> triggered_tags(const json::object& format, const Behind& behind);
   Outcome<std::string> separated_tags(const json::object& format, const Behind& behind);
 
+  const JsonStyle& style_;
   const std::string& param_;
   std::string rules_;
   int num_rules_ = 0;
@@ -100,11 +101,10 @@ class Translator {
 
 Outcome<std::string> Translator::schema(const json::object& format) const {
   const json::value* value = format.if_contains("json_schema");
-  if (value == nullptr || value->is_null()) return std::string("%json {} ");
-  if (!value->is_object() && !value->is_bool()) return invalid("'json_schema' should be a JSON schema: an object");
-  json::value copy = *value;
-  if (json::object* object = copy.if_object()) object->stable_erase("x-guidance");  // not for clients to set
-  return "%json " + std::string(json::serialize(copy)) + " ";
+  const bool any = value == nullptr || value->is_null();
+  if (!any && !value->is_object() && !value->is_bool())
+    return invalid("'json_schema' should be a JSON schema: an object");
+  return "%json " + std::string(json::serialize(in_style(any ? json::object() : *value, style_))) + " ";
 }
 
 Outcome<std::string> Translator::free_text(const Behind& behind) {
@@ -244,7 +244,8 @@ Outcome<json::value> format_of_structures(const json::object& object, const std:
 
 }  // namespace
 
-Outcome<std::string> structural_tag_grammar(const json::value& value, const std::string& param) {
+Outcome<std::string> structural_tag_grammar(const json::value& value, const JsonStyle& style,
+                                            const std::string& param) {
   if (!value.is_object()) return bad_request("Invalid structural tag specification: expected an object", param);
   const json::object& object = value.get_object();
   json::value format;
@@ -253,7 +254,7 @@ Outcome<std::string> structural_tag_grammar(const json::value& value, const std:
   } else {
     TANDEM_ASSIGN(format, format_of_structures(object, param));
   }
-  Translator translator(param);
+  Translator translator(style, param);
   TANDEM_ASSIGN(const std::string start, translator.expression(format, Behind{}));
   return fmt::format("start: {}\n{}", start, translator.rules());
 }

@@ -58,13 +58,15 @@ struct EngineOptions {
   obs::Labels cache_labels{};  ///< more of vllm:cache_config_info, for what only the command line knows
 };
 
-/// The choices of one prompt (n > 1), of which some metrics are taken together: once, when the last one has finished.
+/// The choices of one prompt (n > 1). Some metrics are taken of all together: once, when the last one has finished. And
+/// the prompt's KV comes from a prefiller to one of them; the others wait and find it in the prefix cache.
 /// Belongs to the engine thread once the first choice is submitted.
 struct ChoiceGroup {
   explicit ChoiceGroup(std::int32_t num_choices) : size(num_choices), unfinished(num_choices) {}
   std::int32_t size;
   std::int32_t unfinished;
-  std::int64_t longest = 0;  ///< output tokens of those that have finished
+  std::int64_t longest = 0;                  ///< output tokens of those that have finished
+  std::optional<std::uint64_t> kv_comes_to;  ///< the handle of that one
 };
 
 /// Layerwise push, D: where to say that the KV of a prompt is wanted.
@@ -85,7 +87,7 @@ struct GenerationRequest {
   std::int32_t grammar_after = -1;                 ///< the token behind which it must; -1: from the beginning
   std::int32_t priority = 0;                       ///< lower first
   std::string cache_salt{};
-  std::shared_ptr<ChoiceGroup> group{};                ///< for metrics; nullptr: the only choice of its prompt
+  std::shared_ptr<ChoiceGroup> group{};                ///< nullptr: the only choice of its prompt
   bool remote_decode = false;                          ///< P: keep the KV under a lease and hand it over
   std::optional<transfer::Handover> remote_prefill{};  ///< D: fetch the KV. Several requests (n > 1) may share one.
   std::optional<transfer::Delivery> push_to{};         ///< P: push the KV there, layer by layer, as it is computed

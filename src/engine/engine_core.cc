@@ -63,19 +63,17 @@ void EngineCore::on(SubmitCommand command) {
   request.suppressed = ids_suppressed_before_min_tokens(*request.request.sampling, options_.eos_token_ids);
   if (env_.tokenizer) request.text.emplace(env_.tokenizer, request.request.sampling, prompt);
   requests_.emplace(request.handle, std::move(owned));
-  // Which bad words end at the next token depends on the one before it: such a step cannot be planned ahead of that.
-  const bool run_ahead = request.request.sampling->bad_words.empty();
-  scheduler_.add(
-      {.id = request.handle,
-       .prompt = std::move(prompt),
-       .priority = request.request.priority,
-       .arrival = request.request.arrival,
-       .cache_salt = request.request.cache_salt,
-       .remote_prefill = kv_comes(request),
-       .whole_prompt = request.wants_prompt_logprobs(),
-       .max_tokens =
-           run_ahead ? std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_) : 0,
-       .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
+  const bool remote_prefill = kv_comes(request);
+  scheduler_.add({.id = request.handle,
+                  .prompt = std::move(prompt),
+                  .priority = request.request.priority,
+                  .arrival = request.request.arrival,
+                  .cache_salt = request.request.cache_salt,
+                  .remote_prefill = remote_prefill,
+                  .sibling = sibling_of(request, remote_prefill),
+                  .whole_prompt = request.wants_prompt_logprobs(),
+                  .max_tokens = std::min(request.num_prompt + request.request.sampling->max_tokens, max_total_tokens_),
+                  .pinned = env_.transfer != nullptr && request.request.push_to.has_value()});
   if (stopping_) return end_aborted(request, /*by_server=*/true);
   if (!death_.ok()) return fail(request, death_);
   if (const Status begun = begin_grammar(request); !begun.ok()) return fail(request, begun);
@@ -185,12 +183,10 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Re
   plan.mask = mask_for(request, scheduled.sampled_before);
   const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
-  add_ends_of_bad_words(plan.sampling->bad_words,
-                        std::span(tokens).subspan(static_cast<std::size_t>(request.num_prompt)), plan.suppressed);
-  if (below_minimum || uses_penalties(*request.request.sampling)) {
-    plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);
+  const bool penalised = below_minimum || uses_penalties(*plan.sampling);
+  if (penalised) plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);
+  if (penalised || !plan.sampling->bad_words.empty())
     plan.output_tokens.assign(tokens.begin() + request.num_prompt, tokens.end());
-  }
   return plan;
 }
 

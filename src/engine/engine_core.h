@@ -134,6 +134,8 @@ class EngineCore {
   std::optional<transfer::Handover> open_lease(Request& request, FinishReason reason);
   std::uint64_t hash_of_first(const Request& request, std::int64_t count) const;
   bool kv_comes(const Request& request) const;
+  /// The choice of the same prompt to which its KV comes. None if that is to be this one, which is then noted.
+  static std::optional<SequenceId> sibling_of(const Request& request, bool remote_prefill);
   void stop_transfers(Request& request);
 
   // Layerwise push (engine_core_push.cc).

@@ -19,6 +19,14 @@ bool EngineCore::kv_comes(const Request& request) const {
          (env_.transfer != nullptr && env_.announcer != nullptr && request.request.metaserver.has_value());
 }
 
+std::optional<SequenceId> EngineCore::sibling_of(const Request& request, bool remote_prefill) {
+  ChoiceGroup* const group = request.request.group.get();
+  if (group == nullptr) return std::nullopt;
+  if (group->kv_comes_to) return group->kv_comes_to;
+  if (remote_prefill) group->kv_comes_to = request.handle;
+  return std::nullopt;
+}
+
 void EngineCore::stop_transfers(Request& request) {
   drop_hold(request);
   if (request.fetch) env_.transfer->cancel(*request.fetch);

@@ -39,16 +39,6 @@ std::vector<std::int32_t> ids_suppressed_before_min_tokens(const worker::Samplin
   return ids;
 }
 
-void add_ends_of_bad_words(std::span<const std::vector<std::int32_t>> bad_words, std::span<const std::int32_t> output,
-                           std::vector<std::int32_t>& suppressed) {
-  for (const std::vector<std::int32_t>& word : bad_words) {
-    const std::size_t before = word.size() - 1;
-    if (before <= output.size() &&
-        std::equal(word.begin(), word.end() - 1, output.end() - static_cast<std::ptrdiff_t>(before)))
-      suppressed.push_back(word.back());
-  }
-}
-
 bool uses_penalties(const worker::SamplingParams& params) {
   return params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
 }

@@ -30,11 +30,7 @@ std::optional<Finish> finish_after_token(std::int32_t token, std::int64_t num_ou
 std::vector<std::int32_t> ids_suppressed_before_min_tokens(const worker::SamplingParams& params,
                                                            std::span<const std::int32_t> eos_token_ids);
 
-/// Adds the last token of each bad word whose other tokens end `output`.
-void add_ends_of_bad_words(std::span<const std::vector<std::int32_t>> bad_words, std::span<const std::int32_t> output,
-                           std::vector<std::int32_t>& suppressed);
-
-/// Whether sampling looks at the tokens so far.
+/// Whether sampling looks at all tokens so far.
 bool uses_penalties(const worker::SamplingParams& params);
 
 }  // namespace tandem::engine

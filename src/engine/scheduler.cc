@@ -115,7 +115,7 @@ void Scheduler::schedule_waiting(Decision& decision, std::int32_t& budget) {
   for (std::size_t index = 0; index < waiting_.size() && !(blocked && fetched_left == 0);) {
     Sequence& sequence = *waiting_[index];
     const bool fetched = sequence.fetched;
-    if (sequence.state == State::kFetching || (blocked && !fetched)) {
+    if (waits_for_kv(sequence) || (blocked && !fetched)) {
       ++index;
       continue;
     }
@@ -133,6 +133,15 @@ void Scheduler::schedule_waiting(Decision& decision, std::int32_t& budget) {
     blocked = true;
     ++index;
   }
+}
+
+bool Scheduler::waits_for_kv(const Sequence& sequence) const {
+  if (sequence.state == State::kFetching) return true;
+  if (!sequence.sibling) return false;
+  const auto found = sequences_.find(*sequence.sibling);
+  if (found == sequences_.end()) return false;
+  const Sequence& sibling = *found->second;
+  return sibling.state == State::kFetching || (sibling.state == State::kWaiting && sibling.remote_prefill);
 }
 
 bool Scheduler::has_room(std::int32_t missing_blocks) const {

@@ -55,8 +55,11 @@ struct NewSequence {
   TimePoint arrival{};
   std::string cache_salt{};
   bool remote_prefill = false;  ///< the KV of all but the last prompt token can be fetched
-  bool whole_prompt = false;    ///< all of the prompt is computed: nothing is taken from the prefix cache
-  /// Prompt and output: who has so many tokens ends. It is not run ahead past that; 0: never ahead of a token.
+  /// One with the same prompt that came before. While its fetch is to come or under way, this one waits: what the other
+  /// has then is in the prefix cache. May be one that is not here (any more).
+  std::optional<SequenceId> sibling{};
+  bool whole_prompt = false;  ///< all of the prompt is computed: nothing is taken from the prefix cache
+  /// Prompt and output: who has so many tokens ends. It is not run ahead past that.
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
   bool pinned = false;  ///< preempted only when nobody else can be: somebody reads its blocks as they fill
 };
@@ -150,6 +153,8 @@ class Scheduler {
   /// False: nothing can be planned until what is in flight is done.
   bool schedule_running(Decision& decision, std::int32_t& budget);
   void schedule_waiting(Decision& decision, std::int32_t& budget);
+  /// Whether a waiting sequence is to be stepped over because its prompt's KV is still on its way, to it or a sibling.
+  bool waits_for_kv(const Sequence& sequence) const;
   enum class FetchStart { kStarted, kNotNeeded, kNoRoom };
   FetchStart start_fetch(Sequence& sequence, Decision& decision);
   /// Moves a waiting sequence to the running ones, if there is room for it.

@@ -14,11 +14,12 @@ struct Scheduler::Sequence {
   TimePoint arrival{};
   std::string cache_salt;
   State state = State::kWaiting;
-  bool remote_prefill = false;   ///< a fetch is possible and has not been made
-  bool whole_prompt = false;     ///< nothing is taken from the prefix cache
-  bool pinned = false;           ///< the last resort of a preemption
-  bool fetch_in_flight = false;  ///< somebody else writes to our blocks
-  bool fetched = false;          ///< waiting, with its remote KV in place: starting it takes no blocks from others
+  bool remote_prefill = false;        ///< a fetch is possible and has not been made
+  std::optional<SequenceId> sibling;  ///< whose fetch this one waits for; none if there is nothing to gain
+  bool whole_prompt = false;          ///< nothing is taken from the prefix cache
+  bool pinned = false;                ///< the last resort of a preemption
+  bool fetch_in_flight = false;       ///< somebody else writes to our blocks
+  bool fetched = false;               ///< waiting, with its remote KV in place: starting it takes no blocks from others
   bool admitted_before = false;
   std::int32_t steps_in_flight = 0;
 

@@ -44,6 +44,9 @@ void Scheduler::add(NewSequence sequence) {
   entry->cache_salt = std::move(sequence.cache_salt);
   entry->remote_prefill = sequence.remote_prefill;
   entry->whole_prompt = sequence.whole_prompt;
+  const bool may_hit =
+      options_.enable_prefix_caching && !sequence.whole_prompt && std::ssize(sequence.prompt) > options_.block_size;
+  if (may_hit) entry->sibling = sequence.sibling;
   entry->pinned = sequence.pinned;
   entry->max_tokens = sequence.max_tokens;
   entry->num_prompt = std::ssize(sequence.prompt);

@@ -24,7 +24,8 @@ void SampledBefore::fill_in(StepPlan& plan) {
       return true;
     }
     sequence.tokens.back() = found->second;
-    if (!sequence.prompt_tokens.empty()) sequence.output_tokens.push_back(found->second);
+    const bool looks_back = !sequence.prompt_tokens.empty() || !sequence.sampling->bad_words.empty();
+    if (looks_back) sequence.output_tokens.push_back(found->second);
     return false;
   });
 }

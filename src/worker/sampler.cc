@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -15,18 +14,16 @@
 #include <optional>
 
 #include "worker/random.h"
+#include "worker/row_sums.h"
 
 namespace tandem::worker {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kLowestReported = -9999.0F;  ///< JSON has no infinity; where vLLM cuts
 constexpr double kLowestTemperature = 0.01;
 constexpr std::uint32_t kInPrompt = 0x80000000U;
-constexpr std::size_t kLanes = 16;
 /// The engine tells masks while the step computes; they are there long before.
 constexpr std::chrono::seconds kMaskTimeout{30};
-constexpr std::size_t kChunk = 256;  ///< weights summed at once when a token is picked
 
 /// Buckets of weights in (0, 1]: 128 to a power of two down to 2^-40, and bucket 0 for everything below.
 constexpr std::uint32_t kLowestBucketBits = std::bit_cast<std::uint32_t>(0x1.0p-40F) >> 16;
@@ -35,90 +32,6 @@ constexpr std::size_t kNumBuckets = (std::bit_cast<std::uint32_t>(1.0F) >> 16) -
 std::size_t bucket_of(float weight) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(weight) >> 16;
   return bits < kLowestBucketBits ? 0 : bits - kLowestBucketBits + 1;
-}
-
-/// The highest value, or nullopt if one is NaN or infinite. Lanes, so that the compiler can use vectors.
-std::optional<float> highest_if_finite(std::span<const float> logits) {
-  std::array<float, kLanes> lanes;
-  lanes.fill(kMinusInfinity);
-  std::array<std::uint32_t, kLanes> bad{};
-  std::size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (std::size_t j = 0; j < kLanes; ++j) {
-      const float value = logits[i + j];
-      lanes[j] = value > lanes[j] ? value : lanes[j];
-      bad[j] |= (std::bit_cast<std::uint32_t>(value) & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
-    }
-  }
-  for (; i < logits.size(); ++i) {
-    lanes[0] = std::max(lanes[0], logits[i]);
-    bad[0] |= std::isfinite(logits[i]) ? 0U : 1U;
-  }
-  for (const std::uint32_t flag : bad) {
-    if (flag != 0) return std::nullopt;
-  }
-  return *std::max_element(lanes.begin(), lanes.end());
-}
-
-float highest_of(std::span<const float> values) {
-  std::array<float, kLanes> lanes;
-  lanes.fill(kMinusInfinity);
-  std::size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (std::size_t j = 0; j < kLanes; ++j) {
-      const float value = values[i + j];
-      lanes[j] = value > lanes[j] ? value : lanes[j];
-    }
-  }
-  for (; i < values.size(); ++i) lanes[0] = std::max(lanes[0], values[i]);
-  return *std::max_element(lanes.begin(), lanes.end());
-}
-
-/// e^x for x <= 0, 0 below -87 (also for minus infinity); relative error under 2e-7, e^0 = 1 exactly. One select and no
-/// branch, so that loops over it become vectors; out of range the polynomial gives anything, which the select drops.
-inline float exp_nonpositive(float x) {
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  const float shifted = x * 1.44269504F + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;  // ln 2 in two parts
-  float p = 1.0F / 720.0F;
-  p = p * r + 1.0F / 120.0F;
-  p = p * r + 1.0F / 24.0F;
-  p = p * r + 1.0F / 6.0F;
-  p = p * r + 0.5F;
-  p = p * r + 1.0F;
-  p = p * r + 1.0F;
-  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(shifted) << 23;
-  const std::uint32_t keep = x > -87.0F ? ~0U : 0U;
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(p) + exponent) & keep);
-}
-
-/// weights[i] = e^((values[i] - highest) * scale)
-void exponentials(std::span<const float> values, float highest, float scale, float* __restrict weights) {
-  const float* __restrict in = values.data();
-  const std::size_t count = values.size();
-  for (std::size_t i = 0; i < count; ++i) weights[i] = exp_nonpositive((in[i] - highest) * scale);
-}
-
-/// Sum in lanes, then over the lanes in order.
-double sum_chunk(const float* weights, std::size_t count) {
-  std::array<double, 8> lanes{};
-  std::size_t i = 0;
-  for (; i + lanes.size() <= count; i += lanes.size()) {
-    for (std::size_t j = 0; j < lanes.size(); ++j) lanes[j] += weights[i + j];
-  }
-  for (; i < count; ++i) lanes[0] += weights[i];
-  double sum = 0.0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-double sum_all(std::span<const float> weights) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < weights.size(); i += kChunk) {
-    sum += sum_chunk(weights.data() + i, std::min(kChunk, weights.size() - i));
-  }
-  return sum;
 }
 
 bool in_vocabulary(std::int32_t id, std::size_t vocab) { return id >= 0 && static_cast<std::size_t>(id) < vocab; }
@@ -131,6 +44,12 @@ void keep_only(std::span<const std::uint32_t> allowed, std::span<float> values) 
     const std::size_t end = std::min(first + 32, values.size());
     for (std::size_t i = first; i < end; ++i) values[i] = (word >> (i - first) & 1U) != 0 ? values[i] : kMinusInfinity;
   }
+}
+
+/// Whether all of the word but its last token stands at the end of the output.
+bool would_end(std::span<const std::int32_t> word, std::span<const std::int32_t> output) {
+  const auto begun = word.first(word.size() - 1);
+  return begun.size() <= output.size() && std::ranges::equal(begun, output.last(begun.size()));
 }
 
 bool has_penalties(const SamplingParams& params) {
@@ -219,8 +138,8 @@ PromptLogprobs Sampler::score_prompt(std::span<const float> logits, std::size_t 
 std::span<const float> Sampler::process(std::span<const float> logits, std::span<const std::uint32_t> allowed,
                                         const SequencePlan& plan) {
   const SamplingParams& params = *plan.sampling;
-  const bool masked =
-      plan.mask || !params.allowed_token_ids.empty() || !plan.suppressed.empty() || !params.logit_bias.empty();
+  const bool masked = plan.mask || !params.allowed_token_ids.empty() || !plan.suppressed.empty() ||
+                      !params.bad_words.empty() || !params.logit_bias.empty();
   const bool penalised = has_penalties(params) && !(plan.prompt_tokens.empty() && plan.output_tokens.empty());
   if (!masked && !penalised) return logits;
   apply_masks(logits, allowed, plan);
@@ -243,6 +162,9 @@ void Sampler::apply_masks(std::span<const float> logits, std::span<const std::ui
   if (plan.mask) keep_only(allowed, values_);
   for (const std::int32_t id : plan.suppressed) {
     if (in_vocabulary(id, vocab)) values_[id] = kMinusInfinity;
+  }
+  for (const std::vector<std::int32_t>& word : params.bad_words) {
+    if (in_vocabulary(word.back(), vocab) && would_end(word, plan.output_tokens)) values_[word.back()] = kMinusInfinity;
   }
   for (const auto& [id, bias] : params.logit_bias) {
     if (in_vocabulary(id, vocab)) values_[id] += bias;

@@ -2,10 +2,11 @@
 // From one row of logits to one token (spec: vllm_api.md 5.2 "Sampling order" and 8). A pure function of the logits and
 // of the sequence's plan; the object only keeps scratch memory. One object a thread.
 //
-// Order: the grammar's mask; allowed ids; suppressed ids; logit bias; repetition (prompt and output), frequency and
-// presence (output) penalties; then the most likely token (lowest id on ties) if greedy, else temperature, min_p,
-// top_k, top_p, and a draw with uniform(seed, num_output_tokens). "Raw" log-probabilities are of the row after the
-// first of these, "processed" ones of the row after the last but the draw: where vLLM v0.11 takes them.
+// Order: the grammar's mask; allowed ids; suppressed ids and ends of bad words; logit bias; repetition (prompt and
+// output), frequency and presence (output) penalties; then the most likely token (lowest id on ties) if greedy, else
+// temperature, min_p, top_k, top_p, and a draw with uniform(seed, num_output_tokens). "Raw" log-probabilities are of
+// the row after the first of these, "processed" ones of the row after the last but the draw: where vLLM v0.11 takes
+// them.
 //
 // Exponentials and sums are our own fixed sequence of float and double operations, without fused multiply-add: equal
 // logits give equal tokens on every machine.

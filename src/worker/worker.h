@@ -32,8 +32,8 @@ struct SequencePlan {
   /// Of prompt tokens whose log-probabilities are wanted: what follows each of `tokens` (none follows the prompt's
   /// last).
   std::vector<std::int32_t> next_tokens;
-  /// What penalties look at; set if sample and a penalty or min_tokens is in use. With kSampledBefore the worker
-  /// appends that token to the output.
+  /// What penalties look at, and bad words at the output; set if sample and one of them or min_tokens is in use. With
+  /// kSampledBefore the worker appends that token to the output.
   std::vector<std::int32_t> prompt_tokens;
   std::vector<std::int32_t> output_tokens;
   std::int32_t num_output_tokens = 0;     ///< tokens generated so far: position of the random number, and min_tokens

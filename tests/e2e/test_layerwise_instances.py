@@ -61,8 +61,9 @@ class Metaserver:
 class Layerwise(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.alone = tandem.serve("alone", "--max-model-len", "1024")
-        common = ("--max-model-len", "1024", "--max-num-batched-tokens", "64")
+        thoughts = ("--max-model-len", "1024", "--reasoning-parser", "qwen3")
+        cls.alone = tandem.serve("alone", *thoughts)
+        common = (*thoughts, "--max-num-batched-tokens", "64")
         transfer = {"kv_connector": "MooncakeLayerwiseConnector"}
         cls.prefill = tandem.serve("P1", *common, role="kv_producer", transfer=transfer)
         cls.decode = tandem.serve("D1", *common, "--log-level", "debug", role="kv_consumer", transfer=transfer)
@@ -76,6 +77,11 @@ class Layerwise(unittest.TestCase):
         self.addCleanup(self.meta.stop)
 
     def ask(self, prompt=PROMPT, path="/v1/completions", headers=None, **fields):
+        path, body, headers = self.request(prompt, path, headers, **fields)
+        return self.decode.post(path, body, headers)
+
+    def request(self, prompt, path, headers=None, **fields):
+        """What a proxy sends to the decoder; the metaserver knows of it from here on."""
         base = str(uuid.uuid4())
         body = {"temperature": 0, "max_tokens": 12, **fields}
         if path == "/v1/completions":
@@ -88,7 +94,7 @@ class Layerwise(unittest.TestCase):
         for request_id in ids:
             self.meta.bodies[request_id] = (path, dict(body))
         params = {"do_remote_decode": False, "do_remote_prefill": True, "metaserver": self.meta.url}
-        return self.decode.post(path, {**body, "kv_transfer_params": params}, {"X-Request-Id": base, **(headers or {})})
+        return path, {**body, "kv_transfer_params": params}, {"X-Request-Id": base, **(headers or {})}
 
     def expect_same(self, answer, prompt, path="/v1/completions", **fields):
         status, body = answer
@@ -99,7 +105,7 @@ class Layerwise(unittest.TestCase):
             text = lambda whole: [choice["text"] for choice in whole["choices"]]
         else:
             wanted["messages"] = [{"role": "user", "content": prompt}]
-            text = lambda whole: [choice["message"]["content"] for choice in whole["choices"]]
+            text = lambda whole: [choice["message"] for choice in whole["choices"]]
         self.assertEqual(text(body), text(self.alone.post(path, wanted)[1]))
 
     def balanced(self):
@@ -118,11 +124,41 @@ class Layerwise(unittest.TestCase):
         self.expect_same(self.ask("Chat. " + PROMPT, chat), "Chat. " + PROMPT, chat)
         self.balanced()
 
+    def test_thoughts(self):
+        """Whole and streamed, with thinking on, off and not mentioned: as the instance alone, with KV that was pushed."""
+        chat = "/v1/chat/completions"
+        for i, kwargs in enumerate(({"enable_thinking": True}, {"enable_thinking": False}, {})):
+            fields = {"chat_template_kwargs": kwargs, "max_tokens": 8}
+            field = "content" if kwargs.get("enable_thinking") is False else "reasoning"
+            prompt = f"Whole {i}. {PROMPT}"
+            answer = self.ask(prompt, chat, **fields)
+            self.expect_same(answer, prompt, chat, **fields)
+            self.assertTrue(answer[1]["choices"][0]["message"][field])
+            self.assertEqual(answer[1]["usage"]["completion_tokens"], 8)
+            prompt = f"Streamed {i}. {PROMPT}"
+            pushed = self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+            deltas = [choice["delta"] for event in self.decode.stream(*self.request(prompt, chat, **fields))
+                      for choice in event["choices"]]
+            self.assertGreater(self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer"),
+                               pushed + 50)
+            alone = self.alone.post(chat, {"messages": [{"role": "user", "content": prompt}], "temperature": 0, **fields})
+            message = alone[1]["choices"][0]["message"]
+            for name in ("content", "reasoning"):
+                self.assertEqual("".join(delta.get(name) or "" for delta in deltas), message[name] or "")
+        self.balanced()
+
     def test_several_prompts_and_choices(self):
         prompts = ["Several. " + PROMPT, "Many. " + PROMPT, "x"]
         self.expect_same(self.ask(prompts), prompts)
         self.assertEqual(sorted(m["request_id"][-2:] for _, m in self.meta.messages), ["-0", "-1"],
                          "a prompt of one token needs nothing")
+        prompt = "Choices. " + PROMPT
+        computed = self.decode.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
+        fields = {"n": 3, "temperature": 0.8, "seed": 4}
+        self.expect_same(self.ask(prompt, **fields), prompt, **fields)
+        self.assertEqual(len(self.meta.messages), 3)
+        computed = self.decode.metric("vllm:prompt_tokens_by_source_total", source="local_compute") - computed
+        self.assertLessEqual(computed, 1 + 2 * 16, "each choice computed the prompt")
         self.balanced()
 
     def test_what_is_cached_is_not_asked_for(self):

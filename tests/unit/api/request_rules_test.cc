@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fields that change nothing, rules between fields, structural tags as grammars, and what prefillers are told of a
 // client's request.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <boost/json.hpp>
 
+#include "base/log.h"
 #include "request_fixture.h"
 
 namespace tandem::api {
@@ -36,11 +40,12 @@ class RulesTest : public RequestTest {
     refused(R"("response_format":{"type":"structural_tag",)" + format + "}", why);
   }
   /// Whether an output that holds to the structural tag may be `text`.
-  bool matches(const std::string& format, std::string_view text) {
+  bool matches(const std::string& format, std::string_view text) { return fits(grammar(format), text); }
+  bool fits(const std::string& lark, std::string_view text) {
     const text::GrammarCompiler compiler(std::make_shared<ByteTokenizer>(), ByteTokenizer::kVocabSize,
                                          ByteTokenizer::kEos);
-    const auto compiled = compiler.compile(text::GrammarKind::kLark, grammar(format));
-    if (!compiled) ADD_FAILURE() << compiled.error().message() << "\n" << grammar(format);
+    const auto compiled = compiler.compile(text::GrammarKind::kLark, lark);
+    if (!compiled) ADD_FAILURE() << compiled.error().message() << "\n" << lark;
     if (!compiled) return false;
     const auto matcher = *(*compiled)->start();
     for (const char c : text)
@@ -55,8 +60,48 @@ TEST_F(RulesTest, IdleMembersHaveATypeAndNoEffect) {
        R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","invented":[1],"use_beam_search":false)");
   refused(R"("spaces_between_special_tokens":"perhaps")", "spaces_between_special_tokens");
   refused(R"("length_penalty":"long")", "length_penalty");
+  refused(R"("user":5)", "user");
+  refused(R"("guided_decoding_backend":{})", "guided_decoding_backend");
   refused(R"("vllm_xargs":5)", "vllm_xargs");
   refused(R"("mm_processor_kwargs":[])", "mm_processor_kwargs");
+}
+
+TEST_F(RulesTest, UnknownMembersAreToldOfOnceAndNotWithoutEnd) {
+  UnknownFields unknown;
+  const auto line = [&unknown](const std::string& body) {
+    return unknown.line_about(json::parse(body).as_object(), chat_schema()).value_or("nothing");
+  };
+  const std::string all = R"({"messages":[],"user":"u","guided_decoding_backend":"x","kv_transfer_params":{})";
+  EXPECT_EQ(line(all + "}"), "nothing") << "vLLM knows them";
+  const std::string ignored = "The following fields were present in the request but ignored: ";
+  EXPECT_EQ(line(all + R"(,"thinking":1,"a\nb\u0007\"":2})"), ignored + R"({"thinking", "a\nb\u0007\""})");
+  EXPECT_EQ(line(all + R"(,"thinking":1})"), "nothing") << "once";
+  EXPECT_EQ(line(R"({"new":1,"thinking":1})"), ignored + R"({"new"})");
+  const std::string longest(UnknownFields::kMostCharacters - 1, 'x');
+  EXPECT_EQ(line("{\"" + longest + "é" + std::string(100000, 'y') + "\":1}"), ignored + "{\"" + longest + "\"...}");
+
+  std::string many = "{";
+  for (int i = 0; i < 1000; ++i) many += fmt::format(R"("field {}":1,)", i);
+  const std::string last = line(many + R"("z":1})");
+  EXPECT_THAT(last, HasSubstr(R"("field 0")"));
+  EXPECT_THAT(last, HasSubstr("(enough; no further names are told)"));
+  EXPECT_EQ(std::count(last.begin(), last.end(), ','), static_cast<int>(UnknownFields::kMostNames) - 4 - 1);
+  EXPECT_EQ(line(R"({"one more":1})"), "nothing");
+}
+
+TEST_F(RulesTest, WhatARequestDoesNotKnowIsInTheLog) {
+  ::testing::internal::CaptureStderr();
+  good(R"("invented":1)");
+  good(R"("invented":1)");
+  EXPECT_TRUE(chat(R"("invented too":1)"));
+  log::configure(log::Level::kError, "");
+  good(R"("silent":1)");
+  log::configure(log::Level::kInfo, "");
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr(R"(were present in the request but ignored: {"invented"})"));
+  EXPECT_EQ(log.find(R"({"invented"})"), log.rfind(R"({"invented"})"));
+  EXPECT_THAT(log, HasSubstr(R"({"invented too"})"));
+  EXPECT_THAT(log, Not(HasSubstr("silent")));
 }
 
 TEST_F(RulesTest, TheLastOfTwoMembersWithOneNameCounts) {
@@ -185,6 +230,36 @@ TEST_F(RulesTest, FormatsThatAreNone) {
   no_grammar(R"("format":{"type":"sequence","elements":[{"type":"any_text"},{"type":"const_string","value":"x"}]})",
              "any_text and triggered_tags should come last");
   refused(R"("structural_tag":"{}")", "expected a 'format', or lists of 'structures' and 'triggers'");
+}
+
+TEST_F(RulesTest, JsonWithoutBlanksIsSoInStructuralTagsToo) {
+  const std::string object = R"({"type":"object","properties":{"a":{"enum":[1]}},"required":["a"]})";
+  const std::string structures =
+      R"("triggers":["<f"],"structures":[{"begin":"<f>","schema":)" + object + R"(,"end":"</f>"}])";
+  const std::string format = R"("format":{"type":"triggered_tags","triggers":["<f"],"tags":[{"begin":"<f>","content":)"
+                             R"({"type":"json_schema","json_schema":)" +
+                             object + R"(},"end":"</f>"}]})";
+  const std::string any = R"("triggers":["<f"],"structures":[{"begin":"<f>","end":"</f>"}])";
+  const std::string tight = "so <f>{\"a\":1}</f>";
+  const std::string loose = "so <f>{ \"a\": 1}</f>";
+  for (const std::string& tag : {structures, format, any}) {
+    EXPECT_TRUE(matches(tag, tight) && matches(tag, loose)) << tag;
+    const std::string own = R"("structured_outputs":{"disable_any_whitespace":true,"structural_tag":{)" + tag + "}}";
+    EXPECT_TRUE(fits(good(own).constraint->source, tight)) << "the request says so; " << tag;
+    EXPECT_FALSE(fits(good(own).constraint->source, loose)) << tag;
+  }
+  config_.compact_json = true;
+  rebuild();
+  for (const std::string& tag : {structures, format, any}) {
+    EXPECT_TRUE(matches(tag, tight)) << tag;
+    EXPECT_FALSE(matches(tag, loose)) << "the server says so; " << tag;
+  }
+  for (const char* choice : {R"({"type":"function","function":{"name":"f"}})", R"("required")"}) {
+    const auto job =
+        chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)" + std::string(choice));
+    ASSERT_TRUE(job) << job.error().message;
+    EXPECT_THAT(job->constraint->source, HasSubstr(R"("x-guidance":{"whitespace_flexible":false})")) << choice;
+  }
 }
 
 TEST_F(RulesTest, SchemasSetNoOptionsOfTheCompiler) {

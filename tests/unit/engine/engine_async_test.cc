@@ -47,6 +47,14 @@ class WatchedWorker final : public worker::Worker {
   std::atomic<int> at_once_{0};
 };
 
+/// Bad words by which half of all tokens may not come next: which half, the last token says.
+std::vector<std::vector<std::int32_t>> every_second_pair() {
+  std::vector<std::vector<std::int32_t>> words;
+  for (std::int32_t a = 0; a < static_cast<std::int32_t>(kVocab); ++a)
+    for (std::int32_t b = a % 2; b < static_cast<std::int32_t>(kVocab); b += 2) words.push_back({a, b});
+  return words;
+}
+
 /// Each token must be 1 more than the one before, modulo 7: what may come depends on every token. Ends after `length`.
 class StaircaseMatcher final : public text::GrammarMatcher {
  public:
@@ -135,6 +143,7 @@ class EngineAsyncTest : public ::testing::Test {
       if (i % 4 == 2) params->logprobs = 3;
       if (i % 6 == 4) params->stop_token_ids = {3, 40, 41, 42, 43, 77, 90};
       if (i % 7 == 5) params->logit_bias = {{12, 9.0F}};
+      if (i % 8 == 4) params->bad_words = every_second_pair();
       kinds.push_back(std::move(params));
     }
     return kinds;
@@ -218,16 +227,22 @@ TEST_F(EngineAsyncTest, EveryKindOfRequestGetsTheSameTokens) {
 }
 
 TEST_F(EngineAsyncTest, NoStepBehindTheLastPossibleToken) {
-  start({"", {}}, true);
-  Collector collector;
-  GenerationRequest request;
-  request.prompt = prompt(9);
-  request.sampling = greedy(12);
-  ASSERT_TRUE(engine_->submit(std::move(request), collector.sink()));
-  collector.last();
-  EXPECT_TRUE(eventually([this] { return engine_->stats().num_running == 0; }));
-  EXPECT_EQ(worker_->num_shares, 12);
-  EXPECT_EQ(worker_->num_ahead, 11);
+  for (const bool bad_words : {false, true}) {
+    start({"", {}}, true);
+    Collector collector;
+    GenerationRequest request;
+    request.prompt = prompt(9);
+    const auto params = greedy(12);
+    if (bad_words) params->bad_words = every_second_pair();
+    request.sampling = params;
+    ASSERT_TRUE(engine_->submit(std::move(request), collector.sink()));
+    collector.last();
+    EXPECT_TRUE(eventually([this] { return engine_->stats().num_running == 0; }));
+    EXPECT_EQ(worker_->num_shares, 12);
+    EXPECT_EQ(worker_->num_ahead, 11);
+    const std::vector<std::int32_t> tokens = collector.tokens();
+    for (std::size_t i = 1; bad_words && i < tokens.size(); ++i) EXPECT_NE(tokens[i] % 2, tokens[i - 1] % 2);
+  }
 }
 
 TEST_F(EngineAsyncTest, TheSurplusTokenIsNeitherSentNorCached) {

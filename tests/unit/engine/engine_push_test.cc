@@ -95,8 +95,10 @@ class PushTest : public ::testing::TestWithParam<bool> {
     p_.engine.reset();
   }
 
-  Result<RequestHandle> decode(Collector& collector, std::vector<std::int32_t> tokens, std::int32_t max_tokens = 8) {
+  Result<RequestHandle> decode(Collector& collector, std::vector<std::int32_t> tokens, std::int32_t max_tokens = 8,
+                               std::shared_ptr<ChoiceGroup> group = nullptr) {
     GenerationRequest request;
+    request.group = std::move(group);
     request.id = "cmpl-x-0";
     request.prompt = std::move(tokens);
     request.sampling = greedy(max_tokens);
@@ -200,6 +202,51 @@ TEST_P(PushTest, LengthsAroundBlocksColdAndWarm) {
       expect_balanced();
     }
   }
+}
+
+TEST_P(PushTest, ChoicesOfAPromptShareWhatWasPushed) {
+  start();
+  const auto group = std::make_shared<ChoiceGroup>(3);
+  const auto tokens = prompt(22);
+  std::vector<Collector> choices(3);
+  ASSERT_TRUE(decode(choices[0], tokens, 8, group));
+  for (std::size_t i = 1; i < 3; ++i) {
+    GenerationRequest request;
+    request.prompt = tokens;
+    request.sampling = greedy(8);
+    request.group = group;
+    ASSERT_TRUE(d_.engine->submit(std::move(request), choices[i].sink()));
+  }
+  const transfer::Delivery to = wait_for_delivery();
+  Collector prefilling;
+  ASSERT_TRUE(prefill(prefilling, tokens, to));
+  prefilling.last();
+  announcer_.answer(1, {});
+  for (Collector& choice : choices) expect_right(choice, tokens);
+  EXPECT_EQ(announcer_.announcements().size(), 1U);
+  EXPECT_EQ(d_.transfer->num_tokens_pushed(), 21);
+  EXPECT_EQ(d_.metric("vllm:prompt_tokens_by_source_total{source=\"local_cache_hit\"}"), 2 * 20.0);
+  EXPECT_EQ(d_.metric("vllm:prompt_tokens_by_source_total{source=\"local_compute\"}"), 1.0 + 2 * 2.0)
+      << "the decoder computes no prompt";
+  expect_balanced();
+}
+
+TEST_P(PushTest, ChoicesGoOnWhenNothingComes) {
+  start();
+  const auto group = std::make_shared<ChoiceGroup>(2);
+  const auto tokens = prompt(22);
+  std::vector<Collector> choices(2);
+  ASSERT_TRUE(decode(choices[0], tokens, 8, group));
+  GenerationRequest request;
+  request.prompt = tokens;
+  request.sampling = greedy(8);
+  request.group = group;
+  ASSERT_TRUE(d_.engine->submit(std::move(request), choices[1].sink()));
+  wait_for_delivery();
+  announcer_.answer(1, Status(Code::kUnavailable, "no prefiller"));
+  EXPECT_FALSE(choices[0].last().error.ok());
+  expect_right(choices[1], tokens);
+  expect_balanced();
 }
 
 TEST_P(PushTest, PrefixHitsOnEitherSide) {

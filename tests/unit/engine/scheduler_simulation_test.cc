@@ -131,6 +131,7 @@ class Simulation {
                     .arrival = TimePoint{} + std::chrono::seconds(below(5)),
                     .cache_salt = below(5) == 0 ? "salt" : "",
                     .remote_prefill = below(3) == 0,
+                    .sibling = below(3) == 0 ? std::optional(id - 1 - below(2)) : std::nullopt,
                     .max_tokens = std::min<std::int64_t>(foreseen, capacity + 1),
                     .pinned = below(4) == 0});
     live_.emplace(id, std::move(live));

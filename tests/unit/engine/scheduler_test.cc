@@ -322,6 +322,51 @@ TEST_F(SchedulerTest, FetchedBlocksAreSharedOnlyAfterTheFetch) {
   EXPECT_EQ(scheduler_->num_cached_tokens(3), 8);
 }
 
+TEST_F(SchedulerTest, SiblingsWaitForOneFetchAndFindItsBlocks) {
+  make({.max_num_batched_tokens = 100}, 20);
+  const auto add_sibling = [this](SequenceId id, std::int32_t length, SequenceId of, bool remote) {
+    scheduler_->add({.id = id, .prompt = prompt(length, 0), .remote_prefill = remote, .sibling = of});
+  };
+  add(1, 11, 0, /*remote=*/true, 0);
+  add_sibling(2, 11, 1, /*remote=*/false);
+  add_sibling(3, 11, 1, /*remote=*/true);
+  add_sibling(4, 4, 1, /*remote=*/false);  // less than a block before its last token: there is nothing to find
+  scheduler_->add({.id = 5, .prompt = prompt(11, 5000), .sibling = 77});  // of one that is not here
+  Decision decision = step();
+  ASSERT_EQ(decision.fetches.size(), 1U);
+  EXPECT_EQ(decision.fetches[0].id, 1U);
+  EXPECT_THAT(shares(decision), ElementsAre(Share(4, 4), Share(5, 11)));
+  scheduler_->finish(4);
+  scheduler_->finish(5);
+  EXPECT_THAT(shares(step()), IsEmpty());
+  scheduler_->fetch_done(1, true);
+  decision = step();
+  EXPECT_THAT(shares(decision), ElementsAre(Share(1, 1), Share(2, 3))) << "two of its three blocks are there";
+  ASSERT_EQ(decision.fetches.size(), 1U) << "one whose KV comes too fetches what is left";
+  EXPECT_EQ(decision.fetches[0].first_token, 8);
+  EXPECT_EQ(scheduler_->num_cached_tokens(2), 8);
+  scheduler_->fetch_done(3, true);
+  EXPECT_THAT(shares(step()), ElementsAre(Share(1, 1), Share(2, 1), Share(3, 1)));
+  for (const SequenceId id : {1, 2, 3}) scheduler_->finish(id);
+  expect_all_idle();
+}
+
+TEST_F(SchedulerTest, SiblingsGoOnWhenTheFetchIsNotMade) {
+  for (const bool fails : {true, false}) {
+    make({.max_num_batched_tokens = 100}, 20);
+    add(1, 11, 0, /*remote=*/true, 0);
+    scheduler_->add({.id = 2, .prompt = prompt(11, 0), .sibling = 1});
+    step();
+    if (!fails) scheduler_->finish(1);
+    scheduler_->fetch_done(1, false);
+    EXPECT_EQ(shares(step()).back(), Share(2, 11));
+  }
+  make({.enable_prefix_caching = false}, 20);
+  add(1, 11, 0, /*remote=*/true, 0);
+  scheduler_->add({.id = 2, .prompt = prompt(11, 0), .sibling = 1});
+  EXPECT_THAT(shares(step()), ElementsAre(Share(2, 11))) << "without a cache there is nothing to wait for";
+}
+
 TEST_F(SchedulerTest, FetchStartsAfterTheLocalHit) {
   make({.max_num_batched_tokens = 100}, 20);
   add(1, 8, 0, false, 0);

@@ -4,9 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <boost/json.hpp>
 #include <ctime>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -263,6 +265,33 @@ TEST_P(HostileTemplate, EndsSoon) {
     }
   }
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 20.0);
+}
+
+/// KiB that the process has in memory.
+long resident_kib() {
+  ::malloc_trim(0);
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmRSS:")) return std::stol(line.substr(6));
+  return 0;
+}
+
+TEST(DeepTemplate, RendersOnAnyThreadAndTheThreadKeepsLittleOfIt) {
+  const auto deep = ChatTemplate::compile(
+      "{% set ns = namespace(x=[]) %}{% for a in range(300) %}{% for b in range(1000) %}{% set ns.x = [ns.x] %}"
+      "{% endfor %}{% endfor %}{{ ns.x == ns.x }}",
+      {});
+  ASSERT_TRUE(deep) << deep.error().to_string();
+  const auto render = [&deep] {
+    const auto text = (*deep)->render({});
+    ASSERT_TRUE(text) << text.error().to_string();
+    EXPECT_EQ(*text, "True");
+  };
+  const long before = resident_kib();
+  render();
+  EXPECT_LT(resident_kib(), before + 10 * 1024) << "it took some 30 MiB";
+  std::thread(render).join();
+  render();
 }
 
 std::string repeated(const std::string& text, int count) {

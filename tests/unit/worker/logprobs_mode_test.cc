@@ -19,6 +19,7 @@ namespace tandem::worker {
 namespace {
 
 constexpr std::size_t kVocab = 300;
+constexpr std::size_t kBadWord = 11;
 constexpr double kCut = -std::numeric_limits<double>::infinity();
 
 struct Case {
@@ -104,6 +105,7 @@ std::vector<double> reference(const std::vector<float>& logits, const SequencePl
       if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), id) == allowed.end()) row[id] = kCut;
     }
     for (const auto id : plan.suppressed) row[static_cast<std::size_t>(id)] = kCut;
+    if (!params.bad_words.empty()) row[kBadWord] = kCut;
     for (const auto& [id, bias] : params.logit_bias) row[static_cast<std::size_t>(id)] += bias;
     penalise(params, plan, row);
     if (!params.greedy()) {
@@ -118,6 +120,7 @@ void everything(SamplingParams& params, SequencePlan& plan) {
   plan.mask = grammar();
   for (std::int32_t id = 0; id < 200; ++id) params.allowed_token_ids.push_back(id);
   plan.suppressed = {4, 5};
+  params.bad_words = {{10, kBadWord}, {11, 13}};
   params.logit_bias = {{7, 3.0F}, {8, -2.5F}, {200, 50.0F}};
   plan.prompt_tokens = {1, 2, 7, 7};
   plan.output_tokens = {2, 10, 10};

@@ -11,6 +11,7 @@ SequencePlan plan_of(std::uint64_t sequence, std::vector<std::int32_t> tokens, b
   plan.sequence = sequence;
   plan.tokens = std::move(tokens);
   plan.sample = sample;
+  plan.sampling = std::make_shared<SamplingParams>();
   return plan;
 }
 
@@ -33,11 +34,17 @@ TEST(SampledBefore, TokensGoToTheirSequences) {
   StepPlan plan;
   plan.sequences = {plan_of(4, {kSampledBefore}), plan_of(7, {1, 2}), plan_of(9, {kSampledBefore})};
   plan.sequences[0].output_tokens = {5};
+  plan.sequences.push_back(plan_of(9, {kSampledBefore}));
+  const auto params = std::make_shared<SamplingParams>();
+  params->bad_words = {{90, 1}};
+  plan.sequences[3].sampling = params;
   plan.sequences[2].prompt_tokens = {1};
   plan.sequences[2].output_tokens = {6};
   before.fill_in(plan);
-  ASSERT_EQ(plan.sequences.size(), 3U);
+  ASSERT_EQ(plan.sequences.size(), 4U);
   EXPECT_EQ(plan.sequences[0].tokens, std::vector<std::int32_t>{40});
+  EXPECT_EQ(plan.sequences[0].output_tokens, std::vector<std::int32_t>{5}) << "nobody looks at it";
+  EXPECT_EQ(plan.sequences[3].output_tokens, std::vector<std::int32_t>{90}) << "bad words see it";
   EXPECT_EQ(plan.sequences[1].tokens, (std::vector<std::int32_t>{1, 2}));
   EXPECT_EQ(plan.sequences[2].tokens, std::vector<std::int32_t>{90});
   EXPECT_EQ(plan.sequences[2].output_tokens, (std::vector<std::int32_t>{6, 90})) << "penalties see it";

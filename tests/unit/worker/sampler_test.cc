@@ -314,6 +314,24 @@ TEST_F(SamplerTest, AllowedSuppressedAndBiasAreMasks) {
   EXPECT_EQ(support(logits), (std::set<std::int32_t>{2, 3}));
 }
 
+TEST_F(SamplerTest, TheEndOfABadWordIsExcludedBehindItsBeginning) {
+  params().temperature = 0.0;
+  params().bad_words = {{0}, {3, 2, 1}, {2, 5000}};
+  const std::vector<float> logits{5, 4, 3, 2};
+  EXPECT_EQ(sample(logits), 1) << "a word of one token, and one that has not begun";
+  plan_.output_tokens = {3, 2};
+  EXPECT_EQ(sample(logits), 2);
+  plan_.output_tokens = {3, 3, 2};
+  EXPECT_EQ(sample(logits), 2);
+  for (const std::vector<std::int32_t>& other : {std::vector<std::int32_t>{2}, {2, 3}, {3, 2, 0}}) {
+    plan_.output_tokens = other;
+    EXPECT_EQ(sample(logits), 1);
+  }
+  plan_.prompt_tokens = {3, 2};
+  plan_.output_tokens = {};
+  EXPECT_EQ(sample(logits), 1) << "the prompt's end is no beginning";
+}
+
 TEST_F(SamplerTest, RepetitionPenaltyLooksAtPromptAndOutput) {
   params().temperature = 0.0;
   params().repetition_penalty = 2.0;

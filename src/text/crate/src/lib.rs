@@ -6,6 +6,7 @@
 
 mod constraint;
 mod content;
+mod deep_stack;
 mod gbnf;
 mod gguf;
 mod python;

@@ -10,18 +10,17 @@ use minijinja::value::{Rest, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use minijinja_contrib::globals;
 
-use crate::{Failure, Outcome, content, guarded, python, rewrite};
+use crate::deep_stack::on_deep_stack;
+use crate::{Failure, Outcome, content, python, rewrite};
 
 const NAME: &str = "chat template";
+const WHAT: &str = "the chat template";
 const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Of one expression or statement; each can be one more level of the syntax tree.
 const MAX_TOKENS_PER_TAG: usize = 4000;
 /// Steps of the virtual machine; a step that makes or reads data costs one more for 64 bytes, so this also bounds the
 /// memory (320 MB). A long conversation needs some 10^5.
 const MAX_STEPS: u64 = 5_000_000;
-/// The engine recurses over nested values (to print, compare and free them) without a bound of its own. What the other
-/// limits allow to be nested fits this stack; only what is used of it becomes memory.
-const STACK_BYTES: usize = 512 << 20;
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
 /// Nested macro calls and includes.
 const MAX_RECURSION: usize = 128;
@@ -33,11 +32,13 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     pub fn compile(source: &str) -> Outcome<ChatTemplate> {
-        on_deep_stack(|| ChatTemplate::compile_here(source))
+        on_deep_stack(WHAT, || ChatTemplate::compile_here(source))
     }
 
+    /// The engine recurses over nested values (to print, compare and free them) without a bound of its own. What the
+    /// limits above allow to be nested fits the deep stack.
     pub fn render(&self, context: &[u8]) -> Outcome<Vec<u8>> {
-        on_deep_stack(|| self.render_here(context))
+        on_deep_stack(WHAT, || self.render_here(context))
     }
 
     fn compile_here(source: &str) -> Outcome<ChatTemplate> {
@@ -88,18 +89,6 @@ impl ChatTemplate {
         template.render_captured_to(context, &mut output).map_err(|error| describe(&error))?;
         Ok(output.0)
     }
-}
-
-fn on_deep_stack<T: Send>(body: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
-    std::thread::scope(|scope| {
-        std::thread::Builder::new()
-            .name("chat-template".to_owned())
-            .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, || guarded("the chat template", body))
-            .map_err(|error| Failure::Internal(format!("a thread for the chat template cannot be started: {error}")))?
-            .join()
-            .unwrap_or_else(|_| Err(Failure::Internal("the thread of the chat template ended early".to_owned())))
-    })
 }
 
 fn check_tag_sizes(source: &str, syntax: SyntaxConfig) -> Outcome<()> {
