@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "base/utf8.h"
+
 namespace tandem::proxy {
 namespace {
 
@@ -142,7 +144,7 @@ std::vector<std::string_view> json_elements(std::string_view array) {
 }
 
 std::string json_quote(std::string_view text) {
-  return boost::json::serialize(boost::json::value(boost::json::string_view(text.data(), text.size())));
+  return boost::json::serialize(boost::json::value(replace_ill_formed_utf8(text)));
 }
 
 }  // namespace tandem::proxy

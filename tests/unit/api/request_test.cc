@@ -244,7 +244,7 @@ TEST_F(RequestTest, RequestIds) {
   request.headers.set("x-request-id", "head");
   EXPECT_EQ(prepare_completion(*context_, request)->id, "cmpl-head");
   request.headers.set("x-request-id", "a\xff");
-  EXPECT_TRUE(text::is_valid_utf8(prepare_completion(*context_, request)->id));
+  EXPECT_TRUE(is_valid_utf8(prepare_completion(*context_, request)->id));
   request.headers.set("x-request-id", std::string(5000, 'x'));
   EXPECT_FALSE(prepare_completion(*context_, request));
 }
