@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/json_members.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 
@@ -8,6 +10,9 @@
 
 namespace tandem::proxy {
 namespace {
+
+/// Far above what a request or an answer has; each one costs some hundred bytes, several times.
+constexpr std::size_t kMostMembers = 4096;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
@@ -71,16 +76,13 @@ Result<std::string> decode_name(std::string_view quoted) {
 }  // namespace
 
 Result<JsonMembers> JsonMembers::parse(std::string_view text, JsonLimits limits) {
-  {
-    TANDEM_ASSIGN(const auto value, parse_json(text, limits));
-    if (!value.is_object()) {
-      return Status(Code::kInvalidArgument, "the body must be a JSON object");
-    }
-  }
+  TANDEM_TRY(check_json(text, limits));
   JsonMembers members;
   Scanner scanner(text);
-  scanner.take('{');
+  if (!scanner.take('{')) return Status(Code::kInvalidArgument, "the body must be a JSON object");
   while (!scanner.take('}')) {
+    if (members.members_.size() == kMostMembers)
+      return Status(Code::kInvalidArgument, fmt::format("the body has more than {} members", kMostMembers));
     const auto quoted = scanner.take_string();
     scanner.take(':');
     const auto raw = scanner.take_value();
