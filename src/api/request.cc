@@ -227,6 +227,12 @@ Outcome<std::vector<std::vector<std::int32_t>>> read_bad_words(const Context& co
   const json::value* words = body.find("bad_words");
   if (words == nullptr) return bad_words;
   if (!words->is_array()) return validation_error("list_type", "bad_words", "Input should be a valid list");
+  // Each is tokenised here and looked for at every token, by threads that all requests share.
+  constexpr std::size_t kMaxBadWords = 1024;
+  if (words->get_array().size() > kMaxBadWords)
+    return bad_request(
+        fmt::format("bad_words has {} words, at most {} are allowed", words->get_array().size(), kMaxBadWords),
+        "bad_words");
   for (const json::value& word : words->get_array()) {
     if (!word.is_string()) return validation_error("string_type", "bad_words", "Input should be a valid string");
     std::string text(word.get_string());
@@ -234,7 +240,7 @@ Outcome<std::vector<std::vector<std::int32_t>>> read_bad_words(const Context& co
     if (text.empty()) return bad_request("bad_words cannot contain an empty string.", "bad_words");
     TANDEM_ASSIGN(auto plain, tokenize(context, text, false));
     TANDEM_ASSIGN(auto spaced, tokenize(context, " " + text, false));
-    const bool another = spaced.size() == plain.size() && spaced.front() != plain.front();
+    const bool another = !plain.empty() && spaced.size() == plain.size() && spaced.front() != plain.front();
     bad_words.push_back(std::move(plain));
     if (another) bad_words.push_back(std::move(spaced));
   }

@@ -213,6 +213,9 @@ TEST_F(RequestTest, LogProbabilitiesOfThePromptAndBadWords) {
   ASSERT_TRUE(job) << job.error().message;
   EXPECT_EQ(job->sampling.bad_words, (std::vector<std::vector<std::int32_t>>{{'a', 'b'}, {'c'}}));
   chat_refused(R"("bad_words":[" "])", "empty string");
+  std::string many = R"("bad_words":["a")";
+  for (int i = 0; i < 1024; ++i) many += R"(,"a")";
+  chat_refused(many + "]", "bad_words has 1025 words");
 }
 
 TEST_F(RequestTest, ModelsByEveryServedName) {
