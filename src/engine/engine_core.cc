@@ -135,7 +135,11 @@ std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step) {
                            "no free KV block: the request was preempted while its KV was pushed to a decoder"));
     }
   }
-  if (decision.scheduled.empty()) return std::nullopt;
+  if (decision.scheduled.empty()) {
+    // Whoever ran has given way, so that those may go on whose remote KV has come meanwhile. No event would wake us for
+    // them, and with nobody running nobody can give way again.
+    return decision.preempted.empty() ? std::nullopt : begin_step(step);
+  }
   Share share = share_of(decision);
   steps_.push_back({step, std::move(decision.scheduled), decision.num_tokens});
   return share;
