@@ -55,7 +55,9 @@ struct NewSequence {
   TimePoint arrival{};
   std::string cache_salt{};
   bool remote_prefill = false;  ///< the KV of all but the last prompt token can be fetched
-  bool whole_prompt = false;    ///< all of the prompt is computed: nothing is taken from the prefix cache
+  /// All of the prompt is computed, for its log-probabilities: nothing is taken from the prefix cache, and a step
+  /// computes a bounded number of such tokens.
+  bool whole_prompt = false;
   /// Prompt and output: who has so many tokens ends. It is not run ahead past that; 0: never ahead of a token.
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
   bool pinned = false;  ///< preempted only when nobody else can be: somebody reads its blocks as they fill
@@ -85,6 +87,7 @@ struct Decision {
   std::vector<SequenceId> unneeded_remote;  ///< everything but the last token is here already: drop the hand-over
   std::vector<SequenceId> preempted;
   std::int32_t num_tokens = 0;  ///< sum over `scheduled`
+  std::int32_t num_scored = 0;  ///< of these, tokens of prompts that are computed whole; bounded
 };
 
 /// Prefix cache look-ups since the start, in tokens, counted when a sequence is admitted for the first time.
@@ -157,7 +160,10 @@ class Scheduler {
   /// Whether a running sequence may be in the next step.
   bool can_run(const Sequence& sequence) const;
   static void put_in_step(const Sequence& sequence, std::int32_t count, Decision& decision, std::int32_t& budget);
-  std::int32_t chunk(const Sequence& sequence, std::int32_t budget) const;
+  /// How many tokens the sequence runs in the step; 0 if it has to wait for the next one.
+  std::int32_t chunk(const Sequence& sequence, std::int32_t budget, const Decision& decision) const;
+  /// Whether log-probabilities are wanted of the tokens that it runs next.
+  static bool is_scored(const Sequence& sequence);
   bool has_room(std::int32_t missing_blocks) const;
 
   enum class Growth { kDone, kPreempted, kMustWait };
