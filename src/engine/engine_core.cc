@@ -118,7 +118,7 @@ void EngineCore::stop() {
 
 bool EngineCore::drained() const { return steps_.empty() && num_fetches_ == 0 && leases_.empty(); }
 
-std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step) {
+std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step, PlanInWork& plan) {
   if (stopping_ || requests_.empty()) return std::nullopt;
   changed_ = true;
   Decision decision = scheduler_.schedule();
@@ -138,17 +138,16 @@ std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step) {
   if (decision.scheduled.empty()) {
     // Whoever ran has given way, so that those may go on whose remote KV has come meanwhile. No event would wake us for
     // them, and with nobody running nobody can give way again.
-    return decision.preempted.empty() ? std::nullopt : begin_step(step);
+    return decision.preempted.empty() ? std::nullopt : begin_step(step, plan);
   }
-  Share share = share_of(decision);
+  Share share = share_of(decision, plan);
   steps_.push_back({step, std::move(decision.scheduled), decision.num_tokens});
   return share;
 }
 
-EngineCore::Share EngineCore::share_of(const Decision& decision) {
+EngineCore::Share EngineCore::share_of(const Decision& decision, PlanInWork& plan) {
   const TimePoint now = env_.clock.now();
   Share share;
-  share.sequences.reserve(decision.scheduled.size());
   for (const ScheduledSequence& scheduled : decision.scheduled) {
     Request& request = *requests_.at(scheduled.id);
     if (request.scheduled == TimePoint{}) request.scheduled = now;
@@ -157,19 +156,18 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
       if (request.num_output == 0 && !request.push) begin_push(request, scheduled.first_position);
       extend_push(request);
     }
-    share.sequences.push_back(plan_for(scheduled, request));
+    plan_for(scheduled, request, plan.next());
     share.num_samples += scheduled.sample ? 1 : 0;
   }
   share.on_layer = publisher(decision.scheduled);
   return share;
 }
 
-worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Request& request) {
+void EngineCore::plan_for(const ScheduledSequence& scheduled, Request& request, worker::SequencePlan& plan) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
-  worker::SequencePlan plan;
   plan.sequence = scheduled.id;
   if (scheduled.sampled_before) {
-    plan.tokens = {worker::kSampledBefore};
+    plan.tokens.assign(1, worker::kSampledBefore);
   } else {
     const auto first = tokens.begin() + scheduled.first_position;
     plan.tokens.assign(first, first + scheduled.num_tokens);
@@ -184,18 +182,17 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Re
     const std::int64_t to = std::min(from + scheduled.num_tokens, request.num_prompt);
     plan.next_tokens.assign(tokens.begin() + std::min(from, to), tokens.begin() + to);
   }
-  if (!scheduled.sample) return plan;
+  if (!scheduled.sample) return;
   plan.sampling = request.request.sampling;
   plan.mask = mask_for(request, scheduled.sampled_before);
   const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
   add_ends_of_bad_words(plan.sampling->bad_words,
                         std::span(tokens).subspan(static_cast<std::size_t>(request.num_prompt)), plan.suppressed);
-  if (below_minimum || uses_penalties(*request.request.sampling)) {
+  if (below_minimum || plan.sampling->penalises()) {
     plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);
     plan.output_tokens.assign(tokens.begin() + request.num_prompt, tokens.end());
   }
-  return plan;
 }
 
 EngineCore::StepInFlight EngineCore::take_step(std::uint64_t step) {

@@ -49,8 +49,4 @@ void add_ends_of_bad_words(std::span<const std::vector<std::int32_t>> bad_words,
   }
 }
 
-bool uses_penalties(const worker::SamplingParams& params) {
-  return params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
-}
-
 }  // namespace tandem::engine

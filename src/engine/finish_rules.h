@@ -34,7 +34,4 @@ std::vector<std::int32_t> ids_suppressed_before_min_tokens(const worker::Samplin
 void add_ends_of_bad_words(std::span<const std::vector<std::int32_t>> bad_words, std::span<const std::int32_t> output,
                            std::vector<std::int32_t>& suppressed);
 
-/// Whether sampling looks at the tokens so far.
-bool uses_penalties(const worker::SamplingParams& params);
-
 }  // namespace tandem::engine

@@ -53,8 +53,9 @@ bool Scheduler::can_run(const Sequence& sequence) const {
 }
 
 bool Scheduler::schedule_running(Decision& decision, std::int32_t& budget) {
-  const std::vector<Sequence*> in_admission_order = running_;  // preemption changes running_ under way
-  for (Sequence* sequence : in_admission_order) {
+  in_admission_order_ = running_;  // preemption changes running_ under way
+  decision.scheduled.reserve(running_.size());
+  for (Sequence* sequence : in_admission_order_) {
     if (budget == 0) break;
     if (!can_run(*sequence)) continue;
     const std::int32_t count = chunk(*sequence, budget, decision);

@@ -186,8 +186,9 @@ class Scheduler {
   SchedulerOptions options_;
   kv::BlockPool& pool_;
   std::unordered_map<SequenceId, Entry> sequences_;
-  std::deque<Sequence*> waiting_;   ///< queue order; fetching ones keep their place
-  std::vector<Sequence*> running_;  ///< admission order
+  std::deque<Sequence*> waiting_;              ///< queue order; fetching ones keep their place
+  std::vector<Sequence*> running_;             ///< admission order
+  std::vector<Sequence*> in_admission_order_;  ///< schedule_running()'s, kept for its memory
   std::int32_t num_fetching_ = 0;
   std::int32_t num_fetched_ = 0;  ///< waiting with their remote KV in place
   std::int32_t num_draining_ = 0;
