@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "api/json_writer.h"
+#include "base/utf8.h"
 
 namespace tandem::api {
 namespace {
@@ -68,7 +69,8 @@ Refusal value_error(std::string_view rule) {
 std::string error_body(const Refusal& refusal) {
   JsonWriter writer;
   writer.begin_object().key("error").begin_object();
-  writer.member("message", refusal.message).member("type", refusal.type);
+  // A message may quote what was sent, bytes that are no text included.
+  writer.member("message", replace_ill_formed_utf8(refusal.message)).member("type", refusal.type);
   if (refusal.param.empty())
     writer.null_member("param");
   else

@@ -10,6 +10,7 @@
 
 #include "api/chat_prompt.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace tandem::api {
 namespace {
@@ -53,7 +54,7 @@ Outcome<std::string> base_id_of(Context& context, const net::HttpRequest& reques
   if (id.size() > kMaxRequestIdBytes)
     return bad_request(
         fmt::format("the request id has {} bytes; at most {} are allowed", id.size(), kMaxRequestIdBytes));
-  return text::replace_ill_formed_utf8(id);
+  return replace_ill_formed_utf8(id);
 }
 
 /// The W3C trace context, if it looks like one: "00-<32 hex>-<16 hex>-<2 hex>".
@@ -75,10 +76,10 @@ Outcome<std::optional<std::int32_t>> rank_of(const Context& context, const net::
   if (error == std::errc() && end == text->data() + text->size() && rank >= 0 && rank < size)
     return std::optional(rank);
   constexpr std::size_t kShown = 32;
-  return bad_request(fmt::format("the header X-data-parallel-rank is '{}', expected a rank of this instance: {}",
-                                 text::replace_ill_formed_utf8(text->substr(0, kShown)),
-                                 size == 1 ? "0" : fmt::format("0 to {}", size - 1)),
-                     "X-data-parallel-rank");
+  return bad_request(
+      fmt::format("the header X-data-parallel-rank is '{}', expected a rank of this instance: {}",
+                  replace_ill_formed_utf8(text->substr(0, kShown)), size == 1 ? "0" : fmt::format("0 to {}", size - 1)),
+      "X-data-parallel-rank");
 }
 
 /// KV hand-over as far as this instance takes part in it. A stream cannot carry one back.
@@ -227,6 +228,12 @@ Outcome<std::vector<std::vector<std::int32_t>>> read_bad_words(const Context& co
   const json::value* words = body.find("bad_words");
   if (words == nullptr) return bad_words;
   if (!words->is_array()) return validation_error("list_type", "bad_words", "Input should be a valid list");
+  // Each is tokenised here and looked for at every token, by threads that all requests share.
+  constexpr std::size_t kMaxBadWords = 1024;
+  if (words->get_array().size() > kMaxBadWords)
+    return bad_request(
+        fmt::format("bad_words has {} words, at most {} are allowed", words->get_array().size(), kMaxBadWords),
+        "bad_words");
   for (const json::value& word : words->get_array()) {
     if (!word.is_string()) return validation_error("string_type", "bad_words", "Input should be a valid string");
     std::string text(word.get_string());
@@ -234,7 +241,7 @@ Outcome<std::vector<std::vector<std::int32_t>>> read_bad_words(const Context& co
     if (text.empty()) return bad_request("bad_words cannot contain an empty string.", "bad_words");
     TANDEM_ASSIGN(auto plain, tokenize(context, text, false));
     TANDEM_ASSIGN(auto spaced, tokenize(context, " " + text, false));
-    const bool another = spaced.size() == plain.size() && spaced.front() != plain.front();
+    const bool another = !plain.empty() && spaced.size() == plain.size() && spaced.front() != plain.front();
     bad_words.push_back(std::move(plain));
     if (another) bad_words.push_back(std::move(spaced));
   }

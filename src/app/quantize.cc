@@ -13,6 +13,7 @@
 #include "app/commands.h"
 #include "app/isa_choice.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "cluster/rank_table.h"
 #include "kernels/thread_team.h"
 #include "model/checkpoint.h"
@@ -33,7 +34,7 @@ Result<std::vector<std::int32_t>> tokens_of(const std::string& path, const model
   constexpr std::size_t kBytesPerToken = 64;
   const auto most = static_cast<std::size_t>(max_tokens);
   if (text.size() > most * kBytesPerToken)
-    text.resize(text::complete_utf8_prefix(text.substr(0, most * kBytesPerToken)));
+    text.resize(complete_utf8_prefix(text.substr(0, most * kBytesPerToken)));
   TANDEM_ASSIGN(const auto tokenizer, text::Tokenizer::from_file(checkpoint.tokenizer_source().tokenizer_json_path));
   auto tokens = tokenizer->encode(text, true);
   if (!tokens) return tokens.error().context(path);

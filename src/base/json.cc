@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <boost/json/basic_parser_impl.hpp>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
 
 namespace tandem {
 namespace json = boost::json;
@@ -23,6 +25,44 @@ const json::value* present(const json::object& object, std::string_view key) {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
+/// Hears of everything in a JSON text and keeps nothing.
+struct Listener {
+  static constexpr std::size_t max_object_size = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t max_array_size = max_object_size;
+  static constexpr std::size_t max_key_size = max_object_size;
+  static constexpr std::size_t max_string_size = max_object_size;
+
+  using Error = boost::system::error_code;
+  using Text = json::string_view;
+  bool on_document_begin(Error& /*error*/) { return true; }
+  bool on_document_end(Error& /*error*/) { return true; }
+  bool on_object_begin(Error& /*error*/) { return true; }
+  bool on_object_end(std::size_t /*size*/, Error& /*error*/) { return true; }
+  bool on_array_begin(Error& /*error*/) { return true; }
+  bool on_array_end(std::size_t /*size*/, Error& /*error*/) { return true; }
+  bool on_key_part(Text /*text*/, std::size_t /*size*/, Error& /*error*/) { return true; }
+  bool on_key(Text /*text*/, std::size_t /*size*/, Error& /*error*/) { return true; }
+  bool on_string_part(Text /*text*/, std::size_t /*size*/, Error& /*error*/) { return true; }
+  bool on_string(Text /*text*/, std::size_t /*size*/, Error& /*error*/) { return true; }
+  bool on_number_part(Text /*text*/, Error& /*error*/) { return true; }
+  bool on_int64(std::int64_t /*number*/, Text /*text*/, Error& /*error*/) { return true; }
+  bool on_uint64(std::uint64_t /*number*/, Text /*text*/, Error& /*error*/) { return true; }
+  bool on_double(double /*number*/, Text /*text*/, Error& /*error*/) { return true; }
+  bool on_bool(bool /*value*/, Error& /*error*/) { return true; }
+  bool on_null(Error& /*error*/) { return true; }
+  bool on_comment_part(Text /*text*/, Error& /*error*/) { return true; }
+  bool on_comment(Text /*text*/, Error& /*error*/) { return true; }
+};
+
+Status too_large(std::size_t bytes, const JsonLimits& limits) {
+  return {Code::kInvalidArgument,
+          fmt::format("JSON of {} bytes is larger than the limit of {} bytes", bytes, limits.max_bytes)};
+}
+
+Status invalid_at(std::size_t byte, const boost::system::error_code& error) {
+  return {Code::kInvalidArgument, fmt::format("invalid JSON at byte {}: {}", byte, error.message())};
+}
+
 template <class Number>
 std::optional<Number> number_from_text(std::string_view text) {
   Number number{};
@@ -34,9 +74,7 @@ std::optional<Number> number_from_text(std::string_view text) {
 }  // namespace
 
 Result<json::value> parse_json(std::string_view text, JsonLimits limits) {
-  if (text.size() > limits.max_bytes)
-    return Status(Code::kInvalidArgument,
-                  fmt::format("JSON of {} bytes is larger than the limit of {} bytes", text.size(), limits.max_bytes));
+  if (text.size() > limits.max_bytes) return too_large(text.size(), limits);
   json::parse_options options;
   options.max_depth = limits.max_depth;
   json::stream_parser parser({}, options);
@@ -44,9 +82,20 @@ Result<json::value> parse_json(std::string_view text, JsonLimits limits) {
   const std::size_t consumed = parser.write_some(text.data(), text.size(), error);
   if (!error && consumed < text.size()) error = json::error::extra_data;
   if (!error) parser.finish(error);
-  if (error)
-    return Status(Code::kInvalidArgument, fmt::format("invalid JSON at byte {}: {}", consumed, error.message()));
+  if (error) return invalid_at(consumed, error);
   return parser.release();
+}
+
+Result<void> check_json(std::string_view text, JsonLimits limits) {
+  if (text.size() > limits.max_bytes) return too_large(text.size(), limits);
+  json::parse_options options;
+  options.max_depth = limits.max_depth;
+  json::basic_parser<Listener> parser(options);
+  boost::system::error_code error;
+  const std::size_t consumed = parser.write_some(false, text.data(), text.size(), error);
+  if (!error && consumed < text.size()) error = json::error::extra_data;
+  if (error) return invalid_at(consumed, error);
+  return {};
 }
 
 Result<json::value> read_json_file(const std::string& path, JsonLimits limits) {

@@ -116,7 +116,7 @@ void EngineCore::stop() {
 
 bool EngineCore::drained() const { return steps_.empty() && num_fetches_ == 0 && leases_.empty(); }
 
-std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step) {
+std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step, PlanInWork& plan) {
   if (stopping_ || requests_.empty()) return std::nullopt;
   changed_ = true;
   Decision decision = scheduler_.schedule();
@@ -133,16 +133,19 @@ std::optional<EngineCore::Share> EngineCore::begin_step(std::uint64_t step) {
                            "no free KV block: the request was preempted while its KV was pushed to a decoder"));
     }
   }
-  if (decision.scheduled.empty()) return std::nullopt;
-  Share share = share_of(decision);
+  if (decision.scheduled.empty()) {
+    // Whoever ran has given way, so that those may go on whose remote KV has come meanwhile. No event would wake us for
+    // them, and with nobody running nobody can give way again.
+    return decision.preempted.empty() ? std::nullopt : begin_step(step, plan);
+  }
+  Share share = share_of(decision, plan);
   steps_.push_back({step, std::move(decision.scheduled), decision.num_tokens});
   return share;
 }
 
-EngineCore::Share EngineCore::share_of(const Decision& decision) {
+EngineCore::Share EngineCore::share_of(const Decision& decision, PlanInWork& plan) {
   const TimePoint now = env_.clock.now();
   Share share;
-  share.sequences.reserve(decision.scheduled.size());
   for (const ScheduledSequence& scheduled : decision.scheduled) {
     Request& request = *requests_.at(scheduled.id);
     if (request.scheduled == TimePoint{}) request.scheduled = now;
@@ -151,19 +154,18 @@ EngineCore::Share EngineCore::share_of(const Decision& decision) {
       if (request.num_output == 0 && !request.push) begin_push(request, scheduled.first_position);
       extend_push(request);
     }
-    share.sequences.push_back(plan_for(scheduled, request));
+    plan_for(scheduled, request, plan.next());
     share.num_samples += scheduled.sample ? 1 : 0;
   }
   share.on_layer = publisher(decision.scheduled);
   return share;
 }
 
-worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Request& request) {
+void EngineCore::plan_for(const ScheduledSequence& scheduled, Request& request, worker::SequencePlan& plan) {
   const std::vector<std::int32_t>& tokens = scheduler_.tokens(scheduled.id);
-  worker::SequencePlan plan;
   plan.sequence = scheduled.id;
   if (scheduled.sampled_before) {
-    plan.tokens = {worker::kSampledBefore};
+    plan.tokens.assign(1, worker::kSampledBefore);
   } else {
     const auto first = tokens.begin() + scheduled.first_position;
     plan.tokens.assign(first, first + scheduled.num_tokens);
@@ -178,16 +180,15 @@ worker::SequencePlan EngineCore::plan_for(const ScheduledSequence& scheduled, Re
     const std::int64_t to = std::min(from + scheduled.num_tokens, request.num_prompt);
     plan.next_tokens.assign(tokens.begin() + std::min(from, to), tokens.begin() + to);
   }
-  if (!scheduled.sample) return plan;
+  if (!scheduled.sample) return;
   plan.sampling = request.request.sampling;
   plan.mask = mask_for(request, scheduled.sampled_before);
   const bool below_minimum = plan.num_output_tokens < request.request.sampling->min_tokens;
   if (below_minimum) plan.suppressed = request.suppressed;
-  const bool penalised = below_minimum || uses_penalties(*plan.sampling);
+  const bool penalised = below_minimum || plan.sampling->penalises();
   if (penalised) plan.prompt_tokens.assign(tokens.begin(), tokens.begin() + request.num_prompt);
   if (penalised || !plan.sampling->bad_words.empty())
     plan.output_tokens.assign(tokens.begin() + request.num_prompt, tokens.end());
-  return plan;
 }
 
 EngineCore::StepInFlight EngineCore::take_step(std::uint64_t step) {

@@ -37,6 +37,25 @@ struct RankSnapshot {
   std::atomic<std::int32_t> num_live{0};  ///< submitted, last output not yet sent
 };
 
+/// A step plan that is made in the memory of one whose step is over: in steady decoding that allocates nothing.
+class PlanInWork {
+ public:
+  explicit PlanInWork(worker::StepPlan& plan) : plan_(plan) {}
+  /// The next sequence's place, as new.
+  worker::SequencePlan& next() {
+    if (used_ == plan_.sequences.size()) plan_.sequences.emplace_back();
+    worker::SequencePlan& place = plan_.sequences[used_++];
+    place.clear();
+    return place;
+  }
+  /// Takes away what is left of the former plan.
+  void close() { plan_.sequences.resize(used_); }
+
+ private:
+  worker::StepPlan& plan_;
+  std::size_t used_ = 0;
+};
+
 class EngineCore {
  public:
   struct Environment {
@@ -62,12 +81,11 @@ class EngineCore {
 
   /// This rank's share of a step.
   struct Share {
-    std::vector<worker::SequencePlan> sequences;
     std::size_t num_samples = 0;                       ///< sequences that get a token
     std::function<void(std::int32_t layer)> on_layer;  ///< may be empty
   };
-  /// What this rank has to compute in the step with this number; nothing if there is nothing.
-  std::optional<Share> begin_step(std::uint64_t step);
+  /// Plans what this rank has to compute in the step with this number; nothing if there is nothing.
+  std::optional<Share> begin_step(std::uint64_t step, PlanInWork& plan);
   /// Tells the masks in the shares begun since the last call; after the step's submission, so that grammars are asked
   /// while it computes.
   void tell_masks();
@@ -107,8 +125,8 @@ class EngineCore {
   void on(const OfferAnsweredCommand& command);
 
   // Steps (engine_core.cc).
-  worker::SequencePlan plan_for(const ScheduledSequence& scheduled, Request& request);
-  Share share_of(const Decision& decision);
+  void plan_for(const ScheduledSequence& scheduled, Request& request, worker::SequencePlan& plan);
+  Share share_of(const Decision& decision, PlanInWork& plan);
   Status check_result(const StepInFlight& step, std::span<const worker::SampledToken> sampled) const;
   StepInFlight take_step(std::uint64_t step);
   void on_token(Request& request, worker::SampledToken sampled, TimePoint now);

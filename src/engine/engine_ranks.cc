@@ -55,24 +55,26 @@ bool EngineRanks::drained() const {
 
 void EngineRanks::start_steps() {
   if (stopping_ || snapshot_->dead.load()) return;
-  const std::size_t most = options_.async_scheduling ? 2 : 1;  // the worker takes two
+  const std::size_t most = options_.async_scheduling ? plans_.size() : 1;
   while (steps_.size() < most && start_step()) {
   }
 }
 
 bool EngineRanks::start_step() {
   StepInFlight step{.step = next_step_, .started = env_.clock.now(), .parts = {}};
-  auto plan = std::make_shared<worker::StepPlan>();
+  const auto& plan = plans_[step.step % plans_.size()];
   plan->step = step.step;
+  plan->on_layer = nullptr;
+  PlanInWork in_work(*plan);
   std::vector<std::function<void(std::int32_t)>> on_layer;
   for (std::size_t rank = 0; rank < cores_.size(); ++rank) {
-    std::optional<EngineCore::Share> share = cores_[rank]->begin_step(step.step);
+    std::optional<EngineCore::Share> share = cores_[rank]->begin_step(step.step, in_work);
     if (!share) continue;
     step.parts.push_back({rank, share->num_samples});
-    std::move(share->sequences.begin(), share->sequences.end(), std::back_inserter(plan->sequences));
     if (share->on_layer) on_layer.push_back(std::move(share->on_layer));
   }
   if (step.parts.empty()) return false;
+  in_work.close();
   if (!on_layer.empty()) {
     plan->on_layer = [on_layer = std::move(on_layer)](std::int32_t layer) {
       for (const auto& each : on_layer) each(layer);

@@ -8,6 +8,7 @@
 // ranks that were in it; a sequence that gets no token fails alone.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -74,6 +75,9 @@ class EngineRanks {
   std::shared_ptr<EngineSnapshot> snapshot_;
   std::vector<std::unique_ptr<EngineCore>> cores_;  ///< one a rank
   std::deque<StepInFlight> steps_;                  ///< oldest first
+  /// Of the steps in flight, by step number; as many as the worker takes.
+  const std::array<std::shared_ptr<worker::StepPlan>, 2> plans_{std::make_shared<worker::StepPlan>(),
+                                                                std::make_shared<worker::StepPlan>()};
   std::uint64_t next_step_ = 1;
   bool stopping_ = false;
   bool stall_reported_ = false;

@@ -39,8 +39,6 @@ std::vector<std::int32_t> ids_suppressed_before_min_tokens(const worker::Samplin
   return ids;
 }
 
-bool uses_penalties(const worker::SamplingParams& params) {
-  return params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
 }
 
 }  // namespace tandem::engine

@@ -30,7 +30,5 @@ std::optional<Finish> finish_after_token(std::int32_t token, std::int64_t num_ou
 std::vector<std::int32_t> ids_suppressed_before_min_tokens(const worker::SamplingParams& params,
                                                            std::span<const std::int32_t> eos_token_ids);
 
-/// Whether sampling looks at all tokens so far.
-bool uses_penalties(const worker::SamplingParams& params);
 
 }  // namespace tandem::engine

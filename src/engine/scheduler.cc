@@ -8,6 +8,13 @@
 
 namespace tandem::engine {
 
+/// Each scored token has a row of logits in memory, of the vocabulary's length: half a megabyte.
+constexpr std::int32_t kMostScored = 512;
+
+bool Scheduler::is_scored(const Sequence& sequence) {
+  return sequence.whole_prompt && sequence.num_scheduled < sequence.num_prompt;
+}
+
 Decision Scheduler::schedule() {
   Decision decision;
   std::int32_t budget = options_.max_num_batched_tokens;
@@ -28,12 +35,13 @@ Decision Scheduler::schedule() {
   return decision;
 }
 
-std::int32_t Scheduler::chunk(const Sequence& sequence, std::int32_t budget) const {
+std::int32_t Scheduler::chunk(const Sequence& sequence, std::int32_t budget, const Decision& decision) const {
   std::int64_t count = std::min<std::int64_t>(sequence.num_tokens() - sequence.num_scheduled, budget);
   if (options_.long_prefill_token_threshold > 0) {
     count = std::min<std::int64_t>(count, options_.long_prefill_token_threshold);
   }
   TANDEM_ASSERT(count > 0, "a sequence always has a token to compute");
+  if (is_scored(sequence)) count = std::min<std::int64_t>(count, kMostScored - decision.num_scored);
   return static_cast<std::int32_t>(count);
 }
 
@@ -45,11 +53,13 @@ bool Scheduler::can_run(const Sequence& sequence) const {
 }
 
 bool Scheduler::schedule_running(Decision& decision, std::int32_t& budget) {
-  const std::vector<Sequence*> in_admission_order = running_;  // preemption changes running_ under way
-  for (Sequence* sequence : in_admission_order) {
+  in_admission_order_ = running_;  // preemption changes running_ under way
+  decision.scheduled.reserve(running_.size());
+  for (Sequence* sequence : in_admission_order_) {
     if (budget == 0) break;
     if (!can_run(*sequence)) continue;
-    const std::int32_t count = chunk(*sequence, budget);
+    const std::int32_t count = chunk(*sequence, budget, decision);
+    if (count == 0) continue;
     const Growth growth = grow(*sequence, sequence->num_scheduled + count, decision, budget);
     if (growth == Growth::kMustWait) return false;
     if (growth == Growth::kDone) put_in_step(*sequence, count, decision, budget);
@@ -64,6 +74,7 @@ void Scheduler::put_in_step(const Sequence& sequence, std::int32_t count, Decisi
                                 .sample = sequence.num_scheduled + count == sequence.num_tokens(),
                                 .sampled_before = sequence.num_sampling > 0});
   budget -= count;
+  if (is_scored(sequence)) decision.num_scored += count;
 }
 
 Scheduler::Growth Scheduler::grow(Sequence& sequence, std::int64_t num_tokens, Decision& decision,
@@ -183,6 +194,7 @@ Scheduler::FetchStart Scheduler::start_fetch(Sequence& sequence, Decision& decis
 
 bool Scheduler::admit(Sequence& sequence, Decision& decision, std::int32_t& budget) {
   const bool fetched = sequence.fetched;
+  if (chunk(sequence, budget, decision) == 0) return false;
   if (!fetched) {
     take_prefix_hit(sequence);
     if (!has_room(blocks_for(sequence.num_tokens()) - static_cast<std::int32_t>(sequence.blocks.size()))) {
@@ -194,7 +206,7 @@ bool Scheduler::admit(Sequence& sequence, Decision& decision, std::int32_t& budg
   }
   take_from_queues(sequence);
   sequence.state = State::kRunning;
-  const std::int32_t count = chunk(sequence, budget);
+  const std::int32_t count = chunk(sequence, budget, decision);
   const std::int32_t missing =
       blocks_for(sequence.num_scheduled + count) - static_cast<std::int32_t>(sequence.blocks.size());
   if (missing > 0) {

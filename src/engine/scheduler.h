@@ -58,7 +58,9 @@ struct NewSequence {
   /// One with the same prompt that came before. While its fetch is to come or under way, this one waits: what the other
   /// has then is in the prefix cache. May be one that is not here (any more).
   std::optional<SequenceId> sibling{};
-  bool whole_prompt = false;  ///< all of the prompt is computed: nothing is taken from the prefix cache
+  /// All of the prompt is computed, for its log-probabilities: nothing is taken from the prefix cache, and a step
+  /// computes a bounded number of such tokens.
+  bool whole_prompt = false;
   /// Prompt and output: who has so many tokens ends. It is not run ahead past that.
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
   bool pinned = false;  ///< preempted only when nobody else can be: somebody reads its blocks as they fill
@@ -88,6 +90,7 @@ struct Decision {
   std::vector<SequenceId> unneeded_remote;  ///< everything but the last token is here already: drop the hand-over
   std::vector<SequenceId> preempted;
   std::int32_t num_tokens = 0;  ///< sum over `scheduled`
+  std::int32_t num_scored = 0;  ///< of these, tokens of prompts that are computed whole; bounded
 };
 
 /// Prefix cache look-ups since the start, in tokens, counted when a sequence is admitted for the first time.
@@ -162,7 +165,10 @@ class Scheduler {
   /// Whether a running sequence may be in the next step.
   bool can_run(const Sequence& sequence) const;
   static void put_in_step(const Sequence& sequence, std::int32_t count, Decision& decision, std::int32_t& budget);
-  std::int32_t chunk(const Sequence& sequence, std::int32_t budget) const;
+  /// How many tokens the sequence runs in the step; 0 if it has to wait for the next one.
+  std::int32_t chunk(const Sequence& sequence, std::int32_t budget, const Decision& decision) const;
+  /// Whether log-probabilities are wanted of the tokens that it runs next.
+  static bool is_scored(const Sequence& sequence);
   bool has_room(std::int32_t missing_blocks) const;
 
   enum class Growth { kDone, kPreempted, kMustWait };
@@ -185,8 +191,9 @@ class Scheduler {
   SchedulerOptions options_;
   kv::BlockPool& pool_;
   std::unordered_map<SequenceId, Entry> sequences_;
-  std::deque<Sequence*> waiting_;   ///< queue order; fetching ones keep their place
-  std::vector<Sequence*> running_;  ///< admission order
+  std::deque<Sequence*> waiting_;              ///< queue order; fetching ones keep their place
+  std::vector<Sequence*> running_;             ///< admission order
+  std::vector<Sequence*> in_admission_order_;  ///< schedule_running()'s, kept for its memory
   std::int32_t num_fetching_ = 0;
   std::int32_t num_fetched_ = 0;  ///< waiting with their remote KV in place
   std::int32_t num_draining_ = 0;

@@ -20,7 +20,7 @@ std::size_t BlockPool::index_of(BlockId block) const {
 std::int32_t BlockPool::num_blocks() const { return static_cast<std::int32_t>(blocks_.size()); }
 std::int32_t BlockPool::num_cached() const { return static_cast<std::int32_t>(cached_.size()); }
 std::int32_t BlockPool::num_free() const { return static_cast<std::int32_t>(free_.size()); }
-std::int32_t BlockPool::num_used() const { return num_blocks() - num_cached() - num_free(); }
+std::int32_t BlockPool::num_used() const { return static_cast<std::int32_t>(used_.size()); }
 std::int32_t BlockPool::references(BlockId block) const { return at(block).references; }
 
 void BlockPool::forget(BlockId block) {
@@ -38,7 +38,7 @@ std::optional<std::vector<BlockId>> BlockPool::allocate(std::int32_t count) {
   while (static_cast<std::int32_t>(taken.size()) < count) {
     std::list<BlockId>& source = free_.empty() ? cached_ : free_;
     const BlockId block = source.front();
-    source.pop_front();
+    used_.splice(used_.end(), source, source.begin());
     forget(block);
     at(block).references = 1;
     if (!generations_.empty()) {
@@ -56,7 +56,7 @@ void BlockPool::acquire(BlockId block) {
   Block& entry = at(block);
   if (entry.references == 0) {
     TANDEM_ASSERT(entry.hash.has_value(), "a free block has nothing to share; use allocate()");
-    cached_.erase(entry.position);
+    used_.splice(used_.end(), cached_, entry.position);
   }
   ++entry.references;
 }
@@ -67,7 +67,7 @@ void BlockPool::release(std::span<const BlockId> blocks) {
     TANDEM_ASSERT(entry.references > 0, "released more often than acquired");
     if (--entry.references > 0) continue;
     std::list<BlockId>& target = entry.hash ? cached_ : free_;
-    entry.position = target.insert(target.end(), *it);
+    target.splice(target.end(), used_, entry.position);
   }
 }
 
@@ -89,10 +89,8 @@ void BlockPool::insert(BlockId block, const BlockHash& hash) {
 bool BlockPool::reset_prefix_cache() {
   if (num_used() > 0) return false;
   while (!cached_.empty()) {
-    const BlockId block = cached_.front();
-    cached_.pop_front();
-    forget(block);
-    at(block).position = free_.insert(free_.end(), block);
+    forget(cached_.front());
+    free_.splice(free_.end(), cached_, cached_.begin());
   }
   return true;
 }

@@ -73,7 +73,7 @@ class BlockPool {
   struct Block {
     std::int32_t references = 0;
     std::optional<BlockHash> hash;
-    std::list<BlockId>::iterator position;  ///< in free_ or cached_ when references == 0
+    std::list<BlockId>::iterator position;  ///< in the list of its state
   };
   std::size_t index_of(BlockId block) const;
   Block& at(BlockId block) { return blocks_[index_of(block)]; }
@@ -83,6 +83,8 @@ class BlockPool {
 
   BlockId first_;
   std::vector<Block> blocks_;
+  // A block goes from list to list in one node, so that nothing is allocated after the start.
+  std::list<BlockId> used_;
   std::list<BlockId> free_;
   std::list<BlockId> cached_;  ///< oldest first
   std::unordered_map<BlockHash, BlockId, BlockHashHasher> index_;

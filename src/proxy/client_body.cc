@@ -28,7 +28,7 @@ std::string prefill_params(const JsonMembers& members) {
 /// In the words of an instance, which never gets this body to see.
 Status not_usable(std::string_view text, const Status& error) {
   constexpr std::string_view kForm = "[{{'type': '{}', 'loc': ('body',), 'msg': '{}'}}]";
-  if (parse_json(text)) {
+  if (check_json(text)) {
     return Status(Code::kInvalidArgument,
                   fmt::format(kForm, "model_attributes_type",
                               "Input should be a valid dictionary or object to extract fields from"));

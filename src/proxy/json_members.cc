@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/json_members.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "base/utf8.h"
+
 namespace tandem::proxy {
 namespace {
+
+/// Far above what a request or an answer has; each one costs some hundred bytes, several times.
+constexpr std::size_t kMostMembers = 4096;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
@@ -69,16 +76,13 @@ Result<std::string> decode_name(std::string_view quoted) {
 }  // namespace
 
 Result<JsonMembers> JsonMembers::parse(std::string_view text, JsonLimits limits) {
-  {
-    TANDEM_ASSIGN(const auto value, parse_json(text, limits));
-    if (!value.is_object()) {
-      return Status(Code::kInvalidArgument, "the body must be a JSON object");
-    }
-  }
+  TANDEM_TRY(check_json(text, limits));
   JsonMembers members;
   Scanner scanner(text);
-  scanner.take('{');
+  if (!scanner.take('{')) return Status(Code::kInvalidArgument, "the body must be a JSON object");
   while (!scanner.take('}')) {
+    if (members.members_.size() == kMostMembers)
+      return Status(Code::kInvalidArgument, fmt::format("the body has more than {} members", kMostMembers));
     const auto quoted = scanner.take_string();
     scanner.take(':');
     const auto raw = scanner.take_value();
@@ -142,7 +146,7 @@ std::vector<std::string_view> json_elements(std::string_view array) {
 }
 
 std::string json_quote(std::string_view text) {
-  return boost::json::serialize(boost::json::value(boost::json::string_view(text.data(), text.size())));
+  return boost::json::serialize(boost::json::value(replace_ill_formed_utf8(text)));
 }
 
 }  // namespace tandem::proxy

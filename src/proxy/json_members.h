@@ -43,7 +43,7 @@ class JsonMembers {
 /// JsonMembers is.
 std::vector<std::string_view> json_elements(std::string_view array);
 
-/// Quotes and escapes.
+/// Quotes and escapes; what is no UTF-8 (bytes of an instance, a text that was cut) becomes U+FFFD.
 std::string json_quote(std::string_view text);
 
 }  // namespace tandem::proxy

@@ -2,6 +2,7 @@
 // Detokenising one stream: bytes are held until they are whole characters.
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
 
 namespace tandem::text {

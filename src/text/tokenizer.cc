@@ -8,6 +8,7 @@
 #include <fstream>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/bridge.h"
 
 namespace tandem::text {

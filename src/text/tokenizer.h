@@ -63,10 +63,4 @@ class StreamDecoder {
   std::string pending_;  ///< bytes of an incomplete character
 };
 
-/// The length of the longest prefix of `bytes` that is whole characters, valid or not (an incomplete tail is excluded).
-std::size_t complete_utf8_prefix(std::string_view bytes);
-/// Replaces each maximal ill-formed subsequence by U+FFFD.
-std::string replace_ill_formed_utf8(std::string_view bytes);
-bool is_valid_utf8(std::string_view bytes);
-
 }  // namespace tandem::text

@@ -52,10 +52,6 @@ bool would_end(std::span<const std::int32_t> word, std::span<const std::int32_t>
   return begun.size() <= output.size() && std::ranges::equal(begun, output.last(begun.size()));
 }
 
-bool has_penalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1.0 || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0;
-}
-
 Status not_finite(std::span<const float> logits, const SequencePlan& plan) {
   std::size_t token = 0;
   while (std::isfinite(logits[token])) ++token;
@@ -140,7 +136,7 @@ std::span<const float> Sampler::process(std::span<const float> logits, std::span
   const SamplingParams& params = *plan.sampling;
   const bool masked = plan.mask || !params.allowed_token_ids.empty() || !plan.suppressed.empty() ||
                       !params.bad_words.empty() || !params.logit_bias.empty();
-  const bool penalised = has_penalties(params) && !(plan.prompt_tokens.empty() && plan.output_tokens.empty());
+  const bool penalised = params.penalises() && !(plan.prompt_tokens.empty() && plan.output_tokens.empty());
   if (!masked && !penalised) return logits;
   apply_masks(logits, allowed, plan);
   if (penalised) apply_penalties(plan);

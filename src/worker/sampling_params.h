@@ -42,6 +42,8 @@ struct SamplingParams {
   std::optional<std::int32_t> prompt_logprobs;  ///< the same for the prompt's tokens
 
   bool greedy() const { return temperature < 1e-5; }
+  /// Whether sampling looks at the tokens so far.
+  bool penalises() const { return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0; }
 };
 
 }  // namespace tandem::worker

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -39,6 +40,16 @@ struct SequencePlan {
   std::int32_t num_output_tokens = 0;     ///< tokens generated so far: position of the random number, and min_tokens
   std::vector<std::int32_t> suppressed;   ///< ids that must not be sampled now (eos and stop ids before min_tokens)
   std::shared_ptr<const TokenMask> mask;  ///< of the output's grammar; nullptr if it has none
+
+  /// As new, in the memory of the lists that every decode step fills.
+  void clear() {
+    SequencePlan fresh;
+    for (const auto list : {&SequencePlan::tokens, &SequencePlan::block_table}) {
+      (this->*list).clear();
+      (fresh.*list).swap(this->*list);
+    }
+    *this = std::move(fresh);
+  }
 };
 
 struct StepPlan {
@@ -85,7 +96,7 @@ class Worker {
   virtual std::int32_t vocab_size() const = 0;
   virtual kv::CacheMemory& cache() = 0;
   /// Runs the plan on the worker's own thread and calls `done` exactly once from there. At most two plans at a time;
-  /// they run in order. The plan is the worker's from here on.
+  /// they run in order. The plan is the worker's until then; it does not look at it afterwards.
   virtual void submit(std::shared_ptr<StepPlan> plan, std::function<void(Result<StepResult>)> done) = 0;
 };
 

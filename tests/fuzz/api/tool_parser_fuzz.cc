@@ -5,7 +5,7 @@
 #include <string>
 
 #include "api/parsers/message_parser.h"
-#include "text/tokenizer.h"
+#include "base/utf8.h"
 
 namespace {
 
@@ -59,6 +59,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (whole.calls()[i].name != parts.calls()[i].name || whole.calls()[i].arguments != parts.calls()[i].arguments)
       std::abort();
   // Arguments that are told as whole are JSON, if the text is UTF-8 at all.
-  if (plan.tools == ToolMode::kAuto && !whole.malformed() && tandem::text::is_valid_utf8(text)) check_calls(whole);
+  if (plan.tools == ToolMode::kAuto && !whole.malformed() && tandem::is_valid_utf8(text)) check_calls(whole);
   return 0;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/context.h"
+#include "base/utf8.h"
 #include "engine/engine.h"
 #include "text/tokenizer.h"
 
@@ -34,7 +35,7 @@ class ByteTokenizer final : public text::Tokenizer {
     std::string bytes;
     for (const std::int32_t id : ids)
       if (id < kBos || !skip_special_tokens) bytes += token_bytes(id);
-    return text::replace_ill_formed_utf8(bytes);
+    return replace_ill_formed_utf8(bytes);
   }
   std::string token_bytes(std::int32_t id) const override {
     if (id < kBos) return std::string(1, static_cast<char>(id));

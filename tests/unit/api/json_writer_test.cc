@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "api/refusal.h"
+
 namespace tandem::api {
 namespace {
 
@@ -38,6 +40,11 @@ TEST(JsonWriter, NumbersAreFiniteAndKeepTheirPoint) {
       .real(std::numeric_limits<float>::quiet_NaN());
   writer.real(-0.1F).real(1e-7).end_array();
   EXPECT_EQ(writer.text(), "[-0.5,2.0,-9999.0,-9999.0,-0.1,1e-07]");
+}
+
+TEST(ErrorBody, IsTextWhateverItQuotes) {
+  EXPECT_EQ(error_body(bad_request("a\xff")),
+            "{\"error\":{\"message\":\"a\xef\xbf\xbd\",\"type\":\"BadRequestError\",\"param\":null,\"code\":400}}");
 }
 
 }  // namespace

@@ -213,6 +213,9 @@ TEST_F(RequestTest, LogProbabilitiesOfThePromptAndBadWords) {
   ASSERT_TRUE(job) << job.error().message;
   EXPECT_EQ(job->sampling.bad_words, (std::vector<std::vector<std::int32_t>>{{'a', 'b'}, {'c'}}));
   chat_refused(R"("bad_words":[" "])", "empty string");
+  std::string many = R"("bad_words":["a")";
+  for (int i = 0; i < 1024; ++i) many += R"(,"a")";
+  chat_refused(many + "]", "bad_words has 1025 words");
 }
 
 TEST_F(RequestTest, ModelsByEveryServedName) {
@@ -244,7 +247,7 @@ TEST_F(RequestTest, RequestIds) {
   request.headers.set("x-request-id", "head");
   EXPECT_EQ(prepare_completion(*context_, request)->id, "cmpl-head");
   request.headers.set("x-request-id", "a\xff");
-  EXPECT_TRUE(text::is_valid_utf8(prepare_completion(*context_, request)->id));
+  EXPECT_TRUE(is_valid_utf8(prepare_completion(*context_, request)->id));
   request.headers.set("x-request-id", std::string(5000, 'x'));
   EXPECT_FALSE(prepare_completion(*context_, request));
 }

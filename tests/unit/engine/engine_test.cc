@@ -1,114 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine over the stub worker, whose tokens depend on every KV slot of the context: results, limits, aborts at
-// every moment, failures. Hand-overs are in engine_handover_test.cc, text in engine_text_test.cc.
+// every moment, failures. Hand-overs are in engine_handover_test.cc, text in engine_text_test.cc,
+// what is counted in engine_counts_test.cc.
 #include "engine/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
-#include "unit/engine/collector.h"
-#include "worker/stub_worker.h"
+#include "unit/engine/engine_fixture.h"
 
 namespace tandem::engine {
 namespace {
 
 using testing::Collector;
 using ::testing::ElementsAreArray;
+using testing::EngineTest;
 using testing::eventually;
-using testing::Gate;
 using ::testing::HasSubstr;
+using testing::kVocab;
+using testing::prompt;
 using worker::StubWorker;
-
-constexpr std::int32_t kVocab = 100;
-
-std::vector<std::int32_t> prompt(std::int32_t length, std::int32_t salt = 0) {
-  std::vector<std::int32_t> tokens;
-  for (std::int32_t i = 0; i < length; ++i) tokens.push_back((salt * 31 + i * 7 + i / 5) % kVocab);
-  return tokens;
-}
-
-/// Each test runs step by step and with async scheduling.
-class EngineTest : public ::testing::TestWithParam<bool> {
- protected:
-  void start(EngineOptions options, std::int32_t num_blocks = 64, std::int32_t block_size = 4) {
-    engine_.reset();
-    worker::StubOptions stub;
-    stub.vocab_size = kVocab;
-    stub.num_blocks = num_blocks;
-    stub.block_size = block_size;
-    stub.before_step = [this](const worker::StepPlan& plan) {
-      gate_.pass();
-      const std::lock_guard lock(mutex_);
-      last_plan_ = plan;
-      return std::exchange(next_error_, Status());
-    };
-    auto made = StubWorker::create(stub);
-    ASSERT_TRUE(made) << made.error().to_string();
-    worker_ = std::move(*made);
-    metrics_ = std::make_unique<obs::Registry>(obs::Labels{{"engine", "0"}, {"model_name", "m"}});
-    if (options.max_model_len == 0) options.max_model_len = 1000;
-    options.async_scheduling = GetParam();
-    engine_ = Engine::start(options, *worker_, nullptr, nullptr, *metrics_);
-  }
-  void TearDown() override {
-    gate_.open();
-    engine_.reset();
-  }
-
-  static worker::SamplingParams greedy(std::int32_t max_tokens) {
-    worker::SamplingParams params;
-    params.temperature = 0.0;
-    params.max_tokens = max_tokens;
-    return params;
-  }
-  Result<RequestHandle> submit(Collector& collector, std::vector<std::int32_t> tokens,
-                               const worker::SamplingParams& params, std::int32_t priority = 0) {
-    GenerationRequest request;
-    request.id = "test";
-    request.prompt = std::move(tokens);
-    request.sampling = std::make_shared<worker::SamplingParams>(params);
-    request.priority = priority;
-    return engine_->submit(std::move(request), collector.sink());
-  }
-  Status refusal(std::vector<std::int32_t> tokens, const worker::SamplingParams& params) {
-    Collector collector;
-    const auto handle = submit(collector, std::move(tokens), params);
-    return handle ? Status() : handle.error();
-  }
-  void fail_next_step(Status status) {
-    const std::lock_guard lock(mutex_);
-    next_error_ = std::move(status);
-  }
-  worker::StepPlan last_plan() {
-    const std::lock_guard lock(mutex_);
-    return last_plan_;
-  }
-  /// A counter or gauge as exposed, common labels included.
-  double metric(const std::string& series) {
-    const std::string text = metrics_->expose();
-    const std::size_t at = text.find("\n" + series + " ");
-    EXPECT_NE(at, std::string::npos) << series << " is not exposed";
-    return at == std::string::npos ? -1.0 : std::stod(text.substr(at + series.size() + 2));
-  }
-  void expect_idle() {
-    EXPECT_TRUE(eventually([this] {
-      const EngineStats stats = engine_->stats();
-      return stats.num_running == 0 && stats.num_waiting == 0 && stats.num_leased == 0 &&
-             stats.num_free_blocks + stats.num_cached_blocks == stats.num_blocks;
-    })) << "free "
-        << engine_->stats().num_free_blocks << " cached " << engine_->stats().num_cached_blocks;
-  }
-
-  Gate gate_;
-  std::mutex mutex_;
-  Status next_error_;
-  worker::StepPlan last_plan_;
-  std::unique_ptr<StubWorker> worker_;
-  std::unique_ptr<obs::Registry> metrics_;
-  std::unique_ptr<Engine> engine_;
-};
 
 TEST_P(EngineTest, GivesTheModelsTokens) {
   start({.max_num_batched_tokens = 8});
@@ -517,102 +428,6 @@ TEST_P(EngineTest, PlansCarryWhatSamplingNeeds) {
     EXPECT_EQ(plan.output_tokens.size(), suppressed[i] > 0 ? i : 0U);
   }
   collector.last();
-}
-
-// Metrics.
-
-TEST_P(EngineTest, MetricsCountTokensAndHits) {
-  start({.max_num_batched_tokens = 100}, 64);
-  const std::string labels = "{engine=\"0\",model_name=\"m\"}";
-  for (int i = 0; i < 2; ++i) {
-    Collector collector;
-    ASSERT_TRUE(submit(collector, prompt(16), greedy(5)));
-    collector.last();
-  }
-  EXPECT_EQ(metric("vllm:prompt_tokens_total" + labels), 32.0);
-  EXPECT_EQ(metric("vllm:generation_tokens_total" + labels), 10.0);
-  EXPECT_EQ(metric("vllm:prefix_cache_queries_total" + labels), 32.0);
-  EXPECT_EQ(metric("vllm:prefix_cache_hits_total" + labels), 12.0) << "floor((16 - 1) / 4) * 4";
-  EXPECT_EQ(metric("vllm:request_success_total{engine=\"0\",finished_reason=\"length\",model_name=\"m\"}"), 2.0);
-  EXPECT_EQ(metric("vllm:inter_token_latency_seconds_count" + labels), 8.0);
-  EXPECT_EQ(metric("vllm:time_to_first_token_seconds_count" + labels), 2.0);
-  EXPECT_EQ(metric("vllm:iteration_tokens_total_count" + labels), 10.0);
-  EXPECT_EQ(metric("vllm:iteration_tokens_total_sum" + labels), 16.0 + 4.0 + 8.0);
-  EXPECT_EQ(metric("vllm:request_generation_tokens_sum" + labels), 10.0);
-  EXPECT_EQ(metric("vllm:prompt_tokens_by_source_total{engine=\"0\",model_name=\"m\",source=\"local_compute\"}"), 20.0);
-  EXPECT_EQ(metric("vllm:prompt_tokens_by_source_total{engine=\"0\",model_name=\"m\",source=\"local_cache_hit\"}"),
-            12.0);
-  EXPECT_EQ(metric("vllm:prompt_tokens_cached_total" + labels), 12.0);
-  EXPECT_EQ(metric("vllm:request_prefill_kv_computed_tokens_sum" + labels), 20.0);
-  EXPECT_EQ(metric("vllm:request_params_n_sum" + labels), 2.0);
-  EXPECT_EQ(metric("vllm:external_prefix_cache_queries_total" + labels), 0.0) << "there is no connector";
-  EXPECT_EQ(metric("vllm:kv_cache_usage_perc" + labels), 0.0);
-}
-
-TEST_P(EngineTest, SaltsAndPromptLogprobsHaveNoHits) {
-  start({.max_num_batched_tokens = 100}, 64);
-  const auto ask = [this](const std::string& salt, bool prompt_logprobs) {
-    GenerationRequest request;
-    request.prompt = prompt(16);
-    auto params = greedy(2);
-    if (prompt_logprobs) params.prompt_logprobs = 1;
-    request.sampling = std::make_shared<worker::SamplingParams>(params);
-    request.cache_salt = salt;
-    Collector collector;
-    ASSERT_TRUE(engine_->submit(std::move(request), collector.sink()));
-    collector.last();
-  };
-  const auto counts = [this] {
-    return std::pair(metric("vllm:prefix_cache_queries_total{engine=\"0\",model_name=\"m\"}"),
-                     metric("vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"m\"}"));
-  };
-  ask("", false);
-  ask("a", false);
-  EXPECT_EQ(counts(), std::pair(32.0, 0.0)) << "a salt isolates";
-  ask("", true);
-  EXPECT_EQ(counts(), std::pair(32.0, 0.0)) << "the whole prompt is computed: that is no look-up";
-  ask("a", false);
-  EXPECT_EQ(counts(), std::pair(48.0, 12.0));
-}
-
-TEST_P(EngineTest, ChoicesOfOnePromptAreOneRequestInMetrics) {
-  start({}, 64);
-  const auto group = std::make_shared<ChoiceGroup>(3);
-  std::vector<Collector> collectors(3);
-  for (std::int32_t i = 0; i < 3; ++i) {
-    GenerationRequest request;
-    request.prompt = prompt(5);
-    request.sampling = std::make_shared<worker::SamplingParams>(greedy(i == 1 ? 7 : 2));
-    request.group = group;
-    ASSERT_TRUE(engine_->submit(std::move(request), collectors[static_cast<std::size_t>(i)].sink()));
-  }
-  for (Collector& collector : collectors) collector.last();
-  const std::string labels = "{engine=\"0\",model_name=\"m\"}";
-  EXPECT_EQ(metric("vllm:request_params_n_count" + labels), 1.0);
-  EXPECT_EQ(metric("vllm:request_params_n_sum" + labels), 3.0);
-  EXPECT_EQ(metric("vllm:request_max_num_generation_tokens_count" + labels), 1.0);
-  EXPECT_EQ(metric("vllm:request_max_num_generation_tokens_sum" + labels), 7.0) << "the longest";
-  EXPECT_EQ(metric("vllm:request_generation_tokens_sum" + labels), 11.0);
-}
-
-TEST_P(EngineTest, WaitingRequestsAndFailuresAreCounted) {
-  gate_.close();
-  start({.max_num_seqs = 1}, 64);
-  std::vector<Collector> collectors(3);
-  for (Collector& collector : collectors) ASSERT_TRUE(submit(collector, prompt(5), greedy(2)));
-  const std::string waiting = "{engine=\"0\",model_name=\"m\",reason=\"capacity\"}";
-  EXPECT_TRUE(eventually([&] { return metric("vllm:num_requests_waiting_by_reason" + waiting) == 2.0; }));
-  EXPECT_EQ(metric("vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"}"), 2.0);
-  EXPECT_EQ(metric("vllm:num_requests_running{engine=\"0\",model_name=\"m\"}"), 1.0);
-  EXPECT_GT(metric("vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"m\"}"), 0.0);
-  fail_next_step(Status(Code::kInternal, "scripted", Scope::kRequest));
-  gate_.open();
-  for (Collector& collector : collectors) collector.last();
-  const std::string reason = "{engine=\"0\",finished_reason=\"";
-  EXPECT_EQ(metric("vllm:request_success_total" + reason + "error\",model_name=\"m\"}") +
-                metric("vllm:request_success_total" + reason + "length\",model_name=\"m\"}"),
-            3.0);
-  EXPECT_GE(metric("vllm:request_success_total" + reason + "error\",model_name=\"m\"}"), 1.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Scheduling, EngineTest, ::testing::Bool(), testing::scheduling_name);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
 
 namespace tandem::engine::testing {
@@ -24,7 +25,7 @@ class FakeTokenizer final : public text::Tokenizer {
     for (const std::int32_t id : ids) {
       if (!(skip_special_tokens && is_special(id))) text += token_bytes(id);
     }
-    return text::replace_ill_formed_utf8(text);
+    return replace_ill_formed_utf8(text);
   }
   std::string token_bytes(std::int32_t id) const override {
     return known(id) ? pieces_[static_cast<std::size_t>(id)].bytes : std::string();

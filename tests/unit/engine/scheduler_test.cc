@@ -94,6 +94,16 @@ TEST_F(SchedulerTest, LongPrefillThresholdLeavesBudgetToOthers) {
   EXPECT_THAT(shares(step()), ElementsAre(Share(1, 6), Share(2, 3)));
 }
 
+TEST_F(SchedulerTest, AStepScoresABoundedNumberOfTokens) {
+  make({.max_num_batched_tokens = 2000}, 1000);
+  for (SequenceId id = 1; id <= 2; ++id) scheduler_->add({.id = id, .prompt = prompt(700, 0), .whole_prompt = true});
+  add(3, 100);
+  EXPECT_THAT(shares(step()), ElementsAre(Share(1, 512)));
+  EXPECT_THAT(shares(step()), ElementsAre(Share(1, 188), Share(2, 324), Share(3, 100)));
+  EXPECT_THAT(shares(step()), ElementsAre(Share(1, 1), Share(2, 376), Share(3, 1)));
+  EXPECT_THAT(shares(step()), ElementsAre(Share(1, 1), Share(2, 1), Share(3, 1)));
+}
+
 TEST_F(SchedulerTest, SeatsLimitRunning) {
   make({.max_num_seqs = 2, .max_num_batched_tokens = 100}, 100);
   for (SequenceId id = 1; id <= 3; ++id) add(id, 2);

@@ -50,6 +50,12 @@ TEST(ForwardingTest, UuidsAreOfVersion4AndDiffer) {
   }
 }
 
+TEST(ForwardingTest, ErrorsAreTextWhateverAnInstanceSaid) {
+  const std::string cut = std::string("\xe4\xb8\xad").substr(0, 2);
+  EXPECT_EQ(error_body(502, "a" + cut),
+            "{\"error\":{\"message\":\"a\xef\xbf\xbd\",\"type\":\"BadGatewayError\",\"param\":null,\"code\":502}}");
+}
+
 TEST(ForwardingTest, ErrorsHaveOpenAisForm) {
   EXPECT_EQ(error_body(502, "a \"b\"\n"),
             R"({"error":{"message":"a \"b\"\n","type":"BadGatewayError","param":null,"code":502}})");

@@ -40,9 +40,11 @@ TEST(JsonMembersTest, SetAndRemove) {
 TEST(JsonMembersTest, WhatIsNoObjectIsRefused) {
   std::string deep;
   for (int i = 0; i < 200; ++i) deep += "[";
+  std::string wide = "{\"a\":0";
+  for (int i = 0; i < 4096; ++i) wide += ",\"a\":0";
   for (const std::string& text :
        {std::string(), std::string("[1]"), std::string("{"), std::string("{\"a\":1,}"), std::string("{\"a\":1} x"),
-        std::string("{\"a\":\"\xff\"}"), std::string("null"), "{\"a\":" + deep}) {
+        std::string("{\"a\":\"\xff\"}"), std::string("null"), "{\"a\":" + deep, wide + "}"}) {
     EXPECT_FALSE(JsonMembers::parse(text)) << text;
   }
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
 #include "unit/text/test_data.h"
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/utf8.h"
 #include "unit/text/test_data.h"
 
 namespace tandem::text {

@@ -1,69 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planned decode steps allocate nothing: every malloc of the worker's threads is counted while steps run. The program
-// replaces malloc itself, so this is a test of its own; under sanitizers, which replace it too, it is skipped.
+// Planned decode steps allocate nothing: every malloc of the worker's threads is counted while steps run.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <boost/json.hpp>
-#include <cerrno>
-#include <cstdlib>
 #include <future>
 #include <utility>
 
 #include "model/generator.h"
+#include "support/count_allocations.h"
 #include "worker/model_worker.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TANDEM_COUNTS_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TANDEM_COUNTS_ALLOCATIONS 0
-#endif
-#endif
-#ifndef TANDEM_COUNTS_ALLOCATIONS
-#define TANDEM_COUNTS_ALLOCATIONS 1
-#endif
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<int> allocations{0};
-thread_local bool is_test_thread = false;
-
-[[maybe_unused]] void count_one() {
-  if (counting.load(std::memory_order_relaxed) && !is_test_thread) allocations.fetch_add(1, std::memory_order_relaxed);
-}
-
-}  // namespace
-
-#if TANDEM_COUNTS_ALLOCATIONS
-// glibc's own entry points, for programs that replace malloc.
-extern "C" {
-void* __libc_malloc(std::size_t size);
-void* __libc_calloc(std::size_t count, std::size_t size);
-void* __libc_realloc(void* memory, std::size_t size);
-void* __libc_memalign(std::size_t alignment, std::size_t size);
-void __libc_free(void* memory);
-
-void* malloc(std::size_t size) {
-  count_one();
-  return __libc_malloc(size);
-}
-void* calloc(std::size_t count, std::size_t size) {
-  count_one();
-  return __libc_calloc(count, size);
-}
-void* realloc(void* memory, std::size_t size) {
-  count_one();
-  return __libc_realloc(memory, size);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  count_one();
-  return __libc_memalign(alignment, size);
-}
-void free(void* memory) { __libc_free(memory); }
-}
-#endif
 
 namespace tandem::worker {
 namespace {
@@ -137,10 +82,10 @@ class PlannedSteps : public ::testing::TestWithParam<std::pair<model::ComputeTyp
     std::promise<void> done;
     auto ended = done.get_future();
     std::optional<Result<StepResult>> answer;
-    allocations = 0;
-    counting = true;
+    int allocations = 0;
+    test::begin_counting_allocations();
     worker.submit(plan, [&](Result<StepResult> result) {
-      counting = false;
+      allocations = test::end_counting_allocations();
       answer.emplace(std::move(result));
       done.set_value();
     });
@@ -152,8 +97,8 @@ class PlannedSteps : public ::testing::TestWithParam<std::pair<model::ComputeTyp
   }
 
   void SetUp() override {
-    is_test_thread = true;
-    if (TANDEM_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer has replaced malloc";
+    test::leave_out_this_thread();
+    if (!test::can_count_allocations()) GTEST_SKIP() << "a sanitizer has replaced malloc";
   }
 
   std::unique_ptr<model::Checkpoint> checkpoint_ = tiny_checkpoint(GetParam().second);

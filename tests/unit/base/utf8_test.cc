@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/utf8.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
-#include "text/tokenizer.h"
-
-namespace tandem::text {
+namespace tandem {
 namespace {
 
 const std::string kBad = "\xef\xbf\xbd";
@@ -73,4 +73,4 @@ TEST(Utf8, StreamingEqualsReplacingAtOnce) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 as a stream of bytes: what is whole, what is ill-formed. "Maximal ill-formed subsequence" is the Unicode
+// "Maximal ill-formed subsequence" is the Unicode
 // standard's: the longest prefix of some valid character, or one byte (Unicode 15, section 3.9, table 3-7).
+#include "base/utf8.h"
+
 #include <cstdint>
-#include <string>
-#include <string_view>
 
-#include "text/tokenizer.h"
-
-namespace tandem::text {
+namespace tandem {
 namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
@@ -81,4 +79,4 @@ bool is_valid_utf8(std::string_view bytes) {
   return true;
 }
 
-}  // namespace tandem::text
+}  // namespace tandem
