@@ -91,7 +91,8 @@ net::ServerObserver make_request_observer(const config::ServeConfig& config, obs
   net::ServerObserver observer;
   if (config.access_log) {
     observer.answered = [](const net::HttpRequest& request, std::string_view version, int status) {
-      net::log_answered(request, version, status);
+      // Our proxies ask this every ten seconds.
+      if (request.path != "/tandem/info" || status != 200) net::log_answered(request, version, status);
     };
   }
   const auto metrics = std::make_shared<HttpMetrics>(registry, config.root_path);

@@ -118,10 +118,14 @@ std::string_view reason_phrase(int status) {
 
 struct RequestParser::Impl {
   http::request_parser<GrowingBody> parser;
+  std::size_t max_header_bytes = 0;
+  std::size_t max_body_bytes = 0;
 };
 
 RequestParser::RequestParser(std::size_t max_header_bytes, std::size_t max_body_bytes)
     : impl_(std::make_unique<Impl>()) {
+  impl_->max_header_bytes = max_header_bytes;
+  impl_->max_body_bytes = max_body_bytes;
   impl_->parser.eager(true);
   impl_->parser.header_limit(static_cast<std::uint32_t>(std::min<std::size_t>(max_header_bytes, 1U << 30)));
   impl_->parser.body_limit(static_cast<std::uint64_t>(max_body_bytes));
@@ -129,7 +133,14 @@ RequestParser::RequestParser(std::size_t max_header_bytes, std::size_t max_body_
 RequestParser::~RequestParser() = default;
 RequestParser::RequestParser(RequestParser&&) noexcept = default;
 
-Fed RequestParser::feed(std::string_view bytes) { return feed_parser(impl_->parser, bytes); }
+Fed RequestParser::feed(std::string_view bytes) {
+  Fed fed = feed_parser(impl_->parser, bytes);
+  if (fed.error && fed.error->status == 413)
+    fed.error->message += fmt::format(": at most {} bytes", impl_->max_body_bytes);
+  if (fed.error && fed.error->status == 431)
+    fed.error->message += fmt::format(": at most {} bytes", impl_->max_header_bytes);
+  return fed;
+}
 bool RequestParser::head_done() const { return impl_->parser.is_header_done(); }
 bool RequestParser::done() const { return impl_->parser.is_done(); }
 bool RequestParser::keep_alive() const { return impl_->parser.keep_alive(); }

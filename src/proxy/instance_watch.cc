@@ -108,8 +108,11 @@ net::Task<void> InstanceWatch::look(std::shared_ptr<Instance> instance) {
 void InstanceWatch::learn(Instance& instance, const InstanceInfo& info) {
   const std::string why = info.misfit(instance.role);
   const std::string misfit = why.empty() ? "" : fmt::format("{} {}", title(instance), why);
-  if (instance.misfit != misfit && !misfit.empty()) log::error("{}. It gets no requests", misfit);
-  instance.misfit = misfit;
+  if (instance.misfit != misfit) {
+    if (!misfit.empty()) log::error("no requests for it: {}", misfit);
+    instance.misfit = misfit;
+    instance.up_gauge.set(misfit.empty() ? 1 : 0);
+  }
   if (config_.connector != config::ProxyConnector::kAuto || instance.connector == info.connector) return;
   instance.connector = info.connector;
   log::info("{}{}: {}", title(instance), instance.is_tandem ? "" : " (no /tandem/info)",

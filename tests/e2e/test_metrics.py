@@ -57,6 +57,22 @@ def get(process, path, accept):
         return response.getheader("content-type"), response.read().decode()
 
 
+class Board(unittest.TestCase):
+    def test_panels_have_ids_and_places_of_their_own(self):
+        board = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+        panels = board["panels"]
+        self.assertEqual(len({panel["id"] for panel in panels}), len(panels))
+        taken = {}
+        for panel in panels:
+            names = [target["refId"] for target in panel.get("targets", [])]
+            self.assertEqual(len(set(names)), len(names), panel["title"])
+            place = panel["gridPos"]
+            self.assertLessEqual(place["x"] + place["w"], 24, panel["title"])
+            for cell in ((x, y) for x in range(place["x"], place["x"] + place["w"])
+                         for y in range(place["y"], place["y"] + place["h"])):
+                self.assertEqual(taken.setdefault(cell, panel["title"]), panel["title"], "two panels in one place")
+
+
 class Metrics(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from tandem_processes import BINARY, JSON, ROOT, Background, Stream, free_port, serve, wait_until
+from tandem_processes import BINARY, JSON, ROOT, Background, Stream, free_port, proxy, serve, wait_until
 
 PLAIN = ("--load-format", "stub", "--max-model-len", "4096", "--served-model-name", "m", "other-name")
 SLOW = ("--hf-overrides", json.dumps({"seconds_per_decode_token": 0.05}))
@@ -227,6 +227,25 @@ class Operation(unittest.TestCase):
         decoder.complete(**request, kv_transfer_params=handed_over["kv_transfer_params"])
         self.assertEqual(decoder.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer") > 0, True)
         self.assertEqual(prefiller.process.wait(5), 0, "nothing is left to wait for")
+
+    def test_behind_a_proxy_a_stopping_decoder_finishes_and_others_take_over(self):
+        prefiller = self.start(role="kv_producer", name="P")
+        stopping, other = [self.start(*SLOW, "--shutdown-timeout", "30s", role="kv_consumer", name=name)
+                           for name in ("D1", "D2")]
+        front = proxy([prefiller], [stopping, other])
+        self.addCleanup(front.stop)
+        for process in (prefiller, stopping, other, front):
+            process.wait_ready()
+        running = Background(lambda: front.complete("Long", max_tokens=60, ignore_eos=True))
+        wait_until(lambda: stopping.metric("vllm:num_requests_running") == 1, 5, "the first decoder has it")
+        stopping.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: stopping.get("/health")[0] == 503, 2, "it drains")
+        for number in range(6):
+            self.assertEqual(front.complete(f"Short {number}", max_tokens=2)["choices"][0]["finish_reason"], "length")
+        self.assertEqual(running.result(10)["choices"][0]["finish_reason"], "length")
+        self.assertEqual(stopping.process.wait(5), 0)
+        self.assertEqual(front.metric("tandem:proxy_requests_total", outcome="5xx"), 0)
+        self.assertEqual(front.metric("tandem:proxy_instance_failures_total"), 0, "to stop is no failure")
 
     def test_a_dead_engine_is_503_and_500_and_the_process_goes_unless_told_to_stay(self):
         flags = ("--hf-overrides", json.dumps({"dies_at_step": 5}))

@@ -57,7 +57,7 @@ class RankTable(unittest.TestCase):
         params = answer["kv_transfer_params"]
         status, answer = self.decode.post("/v1/completions", {
             "prompt": "Other. " + PROMPT, "kv_transfer_params": {**params, "remote_host": "192.0.2.77"}})
-        self.assertEqual(status, 400, answer)
+        self.assertEqual(status, 500, answer)
         self.assertIn("192.0.2.77", answer["error"]["message"])
         self.assertIn("no row of the rank table", answer["error"]["message"])
         self.prefill.post("/tandem/release", {"kv_transfer_params": params})

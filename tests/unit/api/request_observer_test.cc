@@ -31,6 +31,7 @@ TEST_F(RequestObserver, EachRequestIsALineOfTheAccessLog) {
   const std::string log = log_of([this] {
     ask("/v1/completions", kCompletion);
     get("/health?x=1");
+    get("/tandem/info");
     get("/no%0Athing%22");
     get("/v1/completions");
   });
@@ -39,6 +40,7 @@ TEST_F(RequestObserver, EachRequestIsALineOfTheAccessLog) {
   EXPECT_THAT(log, HasSubstr(R"( - "GET /no%0Athing%22 HTTP/1.1" 404 Not Found)"));
   EXPECT_THAT(log, HasSubstr(R"( - "GET /v1/completions HTTP/1.1" 405 Method Not Allowed)"));
   EXPECT_THAT(log, HasSubstr("info 127.0.0.1:"));
+  EXPECT_THAT(log, Not(HasSubstr("/tandem/info"))) << "asked all the time";
 }
 
 TEST_F(RequestObserver, TheLineComesWhenAStreamBegins) {

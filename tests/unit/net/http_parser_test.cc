@@ -80,6 +80,7 @@ TEST(RequestParserTest, AChunkedBodyOverTheLimitIsRefused) {
   const auto error = feed_by(parser, text, 7);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->status, 413);
+  EXPECT_NE(error->message.find("at most 100 bytes"), std::string::npos) << error->message;
 }
 
 TEST(ResponseParserTest, BodyComesByteForByteInPieces) {

@@ -66,6 +66,7 @@ TEST_F(ProxyEndpointsTest, AnInstanceInTheWrongRoleGetsNothingAndIsNamed) {
   EXPECT_EQ(status_of(refused), 503);
   EXPECT_NE(refused.find("decoder " + d(0).name() + " has kv_role kv_producer"), std::string::npos) << refused;
   EXPECT_TRUE(p(0).requests().empty() && d(0).requests().empty());
+  EXPECT_EQ(metric("tandem:proxy_instance_up{instance=\"" + p(0).name() + "\",role=\"prefill\"}"), 0);
   EXPECT_TRUE(all_scores_zero());
 }
 
