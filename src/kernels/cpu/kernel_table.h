@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam between the baseline code (partition, scratch, packing) and the code that is compiled for one instruction
-// set: a table of plain functions. Files compiled with -m flags include this header and their intrinsics only; an inline
-// function of the standard library instantiated there could be linked into baseline code and fault on older CPUs.
+// set: a table of plain functions. Files compiled with -m flags include this header and their intrinsics only; an
+// inline function of the standard library instantiated there could be linked into baseline code and fault on older
+// CPUs.
 #pragma once
 
 #include <cstddef>
