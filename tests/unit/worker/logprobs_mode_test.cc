@@ -56,7 +56,7 @@ std::vector<double> log_softmax(std::vector<double> row) {
 std::vector<std::size_t> order_of(const std::vector<double>& row) {
   std::vector<std::size_t> order(row.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return row[a] > row[b]; });
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
   return order;
 }
 
