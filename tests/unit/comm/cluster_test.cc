@@ -55,11 +55,11 @@ class Process {
   Cluster& cluster() { return *cluster_; }
   /// A step of our own: `rounds` rounds with messages of `bytes`. What every message must be is checked.
   Result<void> step(int rounds, std::size_t bytes) {
-    std::promise<Result<void>> done;
-    auto result = done.get_future();
+    const auto done = std::make_shared<std::promise<Result<void>>>();  // outlives a step that is given up here
+    auto result = done->get_future();
     {
       const std::scoped_lock lock(mutex_);
-      work_ = [&, rounds, bytes] { done.set_value(one_step(rounds, bytes)); };
+      work_ = [this, done, rounds, bytes] { done->set_value(one_step(rounds, bytes)); };
     }
     cluster_->group().wake();
     if (result.wait_for(20s) != std::future_status::ready) return Status(Code::kInternal, "the step hangs");
@@ -257,13 +257,13 @@ TEST_P(ClusterWays, ALossInTheMiddleOfAStepReachesEveryProcess) {
   auto third = process(2, 3);
   ASSERT_TRUE(first->step_when_up(3, 64));
   third->get_stuck();  // the others wait for its messages
+  second->rounds_of_others = 1000;
+  third->rounds_of_others = 1;
   std::thread killer([&] {
     std::this_thread::sleep_for(300ms);
     third->stuck = false;
     third.reset();
   });
-  second->rounds_of_others = 1000;
-  third->rounds_of_others = 1;
   const auto failed = first->step(1000, 64);
   killer.join();
   ASSERT_FALSE(failed);
