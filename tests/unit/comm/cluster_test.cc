@@ -47,11 +47,11 @@ class Process {
   Cluster& cluster() { return *cluster_; }
   /// A step of our own: `rounds` rounds with messages of `bytes`. What every message must be is checked.
   Result<void> step(int rounds, std::size_t bytes) {
-    std::promise<Result<void>> done;
-    auto result = done.get_future();
+    const auto done = std::make_shared<std::promise<Result<void>>>();  // outlives us if the step hangs
+    auto result = done->get_future();
     {
       const std::scoped_lock lock(mutex_);
-      work_ = [&, rounds, bytes] { done.set_value(one_step(rounds, bytes)); };
+      work_ = [this, done, rounds, bytes] { done->set_value(one_step(rounds, bytes)); };
     }
     cluster_->group().wake();
     if (result.wait_for(20s) != std::future_status::ready) return Status(Code::kInternal, "the step hangs");
