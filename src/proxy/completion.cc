@@ -8,8 +8,10 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/json.hpp>
 #include <random>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "net/relay.h"
 #include "proxy/forwarding.h"
@@ -23,6 +25,18 @@ constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
 constexpr std::size_t kMostProblemsNamed = 8;
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
+
+/// What the body of an error says: the message of OpenAI's object, else the body itself; not all of it if it is long.
+std::string said_in(std::string_view body) {
+  constexpr std::size_t kMost = 200;
+  std::string text(body);
+  if (const auto value = parse_json(body); value && value->is_object()) {
+    const auto* error = value->as_object().if_contains("error");
+    const auto* message = error && error->is_object() ? error->as_object().if_contains("message") : nullptr;
+    if (message && message->is_string()) text = message->as_string();
+  }
+  return text.substr(0, kMost);
+}
 
 }  // namespace
 
@@ -281,8 +295,7 @@ void Completion::note_status(const std::shared_ptr<Instance>& instance, int stat
     tried.spend(*instance);
     give_up_status_ = 502;
   }
-  note_problem(
-      fmt::format("{}: status {}{}{}", title(*instance), status, body.empty() ? "" : ": ", body.substr(0, 200)));
+  note_problem(fmt::format("{}: status {}{}{}", title(*instance), status, body.empty() ? "" : ": ", said_in(body)));
 }
 
 Next Completion::failed(Instance& instance, const Status& error, Tried& tried) {

@@ -108,12 +108,13 @@ TEST_F(ProxyFailureTest, PrefillersThatFailAreReplaced) {
     proxy_.reset();
   }
   p(0).set_usual(error_answer(500, "oops"));
-  p(1).set_usual(error_answer(500, "oops"));
+  p(1).set_usual(error_answer(500, R"({"error":{"message":"no memory","type":"InternalServerError","code":500}})"));
   start();
   const auto before = p(0).requests().size() + p(1).requests().size();
   const auto response = ask(kStreamBody);
   EXPECT_EQ(status_of(response), 502);
   EXPECT_NE(body_of(response).find("status 500: oops"), std::string::npos) << response;
+  EXPECT_NE(body_of(response).find("status 500: no memory"), std::string::npos) << "not its JSON: " << response;
   EXPECT_EQ(p(0).requests().size() + p(1).requests().size(), before + 2)
       << "a request that brings an instance down is given to each once";
   EXPECT_TRUE(all_scores_zero());
