@@ -10,11 +10,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -185,10 +185,10 @@ struct Channel::Tls {
   SSL* ssl = nullptr;
   bool established = false;
   Need need = Need::kNothing;
-  Status failure;                                ///< for good
-  std::uint64_t records = 0;                     ///< sent with the current key
-  bool record_waits = false;                     ///< encrypted, and not all of it taken by the kernel
-  std::array<std::byte, kRecordBytes> gathered;  ///< small parts in one record
+  Status failure;                   ///< for good
+  std::uint64_t records = 0;        ///< sent with the current key
+  bool record_waits = false;        ///< encrypted, and not all of it taken by the kernel
+  std::vector<std::byte> gathered;  ///< small parts in one record; empty until there are some
 };
 
 /// -1 and errno, or 0 for the end of the stream. `against`: the direction that the call does not have.
@@ -286,6 +286,7 @@ ssize_t Channel::Tls::send(std::span<const iovec> parts) {
     std::size_t size = std::min(parts[at].iov_len - offset, kRecordBytes);
     // Where a part ends, what follows goes into the same record.
     for (std::size_t next = at + 1; size < kRecordBytes && next < parts.size(); ++next) {
+      gathered.resize(kRecordBytes);
       if (next == at + 1) std::copy_n(bytes, size, gathered.data());
       bytes = gathered.data();
       const std::size_t more = std::min(parts[next].iov_len, kRecordBytes - size);

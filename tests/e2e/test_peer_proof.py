@@ -66,8 +66,9 @@ class KvTransfer(unittest.TestCase):
 
     def check_refused(self, p, d, d_says, p_says):
         """Requests of this decoder fail with a reason; that of the prefiller is in its log once, not each time."""
+        for one in (p, d):
+            one.wait_ready()
         proxy = self.started(tandem.proxy([p], [d])).wait_ready()
-        d.wait_ready()
         for i in range(4):
             status, answer = proxy.post("/v1/completions", {**ASK, "prompt": f"{i} {ASK['prompt']}"})
             self.assertGreaterEqual(status, 500, answer)
@@ -99,10 +100,12 @@ class KvTransfer(unittest.TestCase):
         p, d, _ = self.layerwise
         stranger = self.started(instance("stranger", "kv_consumer", *flags, flow="layerwise"))
         # A prefiller connects first in a push: here it is the one that is told, and the one that refuses.
+        for one in (p, stranger):
+            one.wait_ready()  # so that the proxy learns their connector
         proxy = self.started(tandem.proxy([p], [stranger])).wait_ready()
         status, answer = proxy.post("/v1/completions", {**ASK, "prompt": "x " + ASK["prompt"]}, timeout_s=60)
         self.assertGreaterEqual(status, 500, answer)
-        self.assertIn("its certificate is refused: ", p.log())
+        self.assertIn("its certificate is refused: ", p.log(), answer)
         tandem.wait_until(lambda: "it refuses this side's certificate" in stranger.log(), 5, "the decoder is told")
         self.check_served(self.layerwise)
 
