@@ -33,8 +33,7 @@ Result<std::vector<std::int32_t>> tokens_of(const std::string& path, const model
   // No token stands for more than a few dozen bytes, so the rest would only be cut off again.
   constexpr std::size_t kBytesPerToken = 64;
   const auto most = static_cast<std::size_t>(max_tokens);
-  if (text.size() > most * kBytesPerToken)
-    text.resize(complete_utf8_prefix(text.substr(0, most * kBytesPerToken)));
+  if (text.size() > most * kBytesPerToken) text.resize(complete_utf8_prefix(text.substr(0, most * kBytesPerToken)));
   TANDEM_ASSIGN(const auto tokenizer, text::Tokenizer::from_file(checkpoint.tokenizer_source().tokenizer_json_path));
   auto tokens = tokenizer->encode(text, true);
   if (!tokens) return tokens.error().context(path);

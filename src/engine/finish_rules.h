@@ -30,5 +30,4 @@ std::optional<Finish> finish_after_token(std::int32_t token, std::int64_t num_ou
 std::vector<std::int32_t> ids_suppressed_before_min_tokens(const worker::SamplingParams& params,
                                                            std::span<const std::int32_t> eos_token_ids);
 
-
 }  // namespace tandem::engine
