@@ -185,10 +185,11 @@ class ScriptedWorker(unittest.TestCase):
 
     def check_times(self, theirs, before, after):
         """Two runs of ours stand around theirs: a machine that others use, too, is not always as fast."""
-        for key, share in (("median_ttft_ms", 0.5), ("median_tpot_ms", 0.2), ("median_itl_ms", 0.2),
-                           ("median_e2el_ms", 0.2), ("output_throughput", 0.25)):
+        step_ms = 1000 * STEP_S  # a first token waits for the end of the step under way, which may be a whole one
+        for key, share, more in (("median_ttft_ms", 0.2, step_ms), ("median_tpot_ms", 0.2, 0), ("median_itl_ms", 0.2, 0),
+                                 ("median_e2el_ms", 0.2, 0), ("output_throughput", 0.25, 0)):
             low, high = sorted((before[key], after[key]))
-            self.assertTrue(low * (1 - share) <= theirs[key] <= high * (1 + share),
+            self.assertTrue(low * (1 - share) - more <= theirs[key] <= high * (1 + share) + more,
                             f"{key}: theirs {theirs[key]}, ours {before[key]} before and {after[key]} after it")
 
     def test_evalscope_has_the_same_figures(self):
