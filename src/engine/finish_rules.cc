@@ -39,6 +39,4 @@ std::vector<std::int32_t> ids_suppressed_before_min_tokens(const worker::Samplin
   return ids;
 }
 
-}
-
 }  // namespace tandem::engine
