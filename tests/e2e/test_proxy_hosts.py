@@ -2,6 +2,7 @@
 """`tandem proxy` as the host of foreign instances: stand-ins that speak level L1 exactly, as v0.11.0rc2 and as the newest
 release, in pull and layerwise mode, and every way in which they fail."""
 import http.client
+import itertools
 import json
 import time
 import unittest
@@ -108,19 +109,23 @@ class Hosts(unittest.TestCase):
                 self.tearDown()
 
     def test_a_decoder_that_dies_in_mid_stream(self):
-        for mode in ("pull", "layerwise"):
-            with self.subTest(mode=mode):
-                self.start(mode, decoders=2)
+        expected = [" " + token for token in standin.generated("long", 9).split(" ")[1:]]
+        for mode, resumes in itertools.product(("pull", "layerwise"), (1, 0)):
+            with self.subTest(mode=mode, resumes=resumes):
+                self.start(mode, decoders=2, flags=("--max-stream-resumes", str(resumes)))
                 self.d[0].fault = "break"
                 status, text = self.raw_stream({"prompt": "long", "max_tokens": 9})
                 self.assertEqual(status, 200)
-                expected = standin.generated("long", 9).split(" ")[1:3]
-                events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
-                self.assertEqual([event["choices"][0]["text"] for event in events[:2]], [" " + token for token in expected])
-                self.assertIn("error", events[2])
-                self.assertEqual(len(events), 3, "nothing is repeated")
-                self.assertNotIn("[DONE]", text)
-                self.assertEqual(len(self.d[1].requests), 0)
+                *events, last = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+                texts = [json.loads(event)["choices"][0]["text"] for event in events]
+                self.assertEqual(len(self.d[1].requests), resumes)
+                if resumes:
+                    self.assertEqual(texts, expected, "the other one goes on where the client is")
+                    self.assertEqual(len({json.loads(event)["id"] for event in events}), 1)
+                    self.assertEqual(last, "[DONE]")
+                else:
+                    self.assertEqual(texts, expected[:2], "nothing is repeated")
+                    self.assertIn("error", json.loads(last))
                 self.tearDown()
 
     def test_a_slow_decoder_posts_late_and_is_waited_for(self):
