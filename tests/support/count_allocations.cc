@@ -4,16 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TANDEM_COUNTS_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TANDEM_COUNTS_ALLOCATIONS 0
-#endif
-#endif
-#ifndef TANDEM_COUNTS_ALLOCATIONS
-#define TANDEM_COUNTS_ALLOCATIONS 1
-#endif
+#include "support/sanitizers.h"
 
 namespace {
 
@@ -27,7 +18,7 @@ thread_local bool left_out = false;
 
 }  // namespace
 
-#if TANDEM_COUNTS_ALLOCATIONS
+#if !TANDEM_SANITIZER_HAS_MALLOC
 // glibc's own entry points, for programs that replace malloc.
 extern "C" {
 void* __libc_malloc(std::size_t size);
@@ -58,7 +49,7 @@ void free(void* memory) { __libc_free(memory); }
 
 namespace tandem::test {
 
-bool can_count_allocations() { return TANDEM_COUNTS_ALLOCATIONS != 0; }
+bool can_count_allocations() { return !TANDEM_SANITIZER_HAS_MALLOC; }
 void leave_out_this_thread() { left_out = true; }
 void begin_counting_allocations() {
   allocations = 0;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/sanitizers.h"
 #include "unit/text/test_data.h"
 
 namespace tandem::text {
@@ -267,12 +268,6 @@ TEST_P(HostileTemplate, EndsSoon) {
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 20.0);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kKeepsFreedMemory = true;
-#else
-constexpr bool kKeepsFreedMemory = false;
-#endif
-
 /// KiB that the process has in memory.
 long resident_kib() {
   ::malloc_trim(0);
@@ -295,7 +290,7 @@ TEST(DeepTemplate, RendersOnAnyThreadAndTheThreadKeepsLittleOfIt) {
   };
   const long before = resident_kib();
   render();
-  if (!kKeepsFreedMemory) {
+  if (!TANDEM_SANITIZER_HAS_MALLOC) {
     EXPECT_LT(resident_kib(), before + 10 * 1024) << "it took some 30 MiB";
   }
   std::thread(render).join();
