@@ -294,7 +294,7 @@ TEST_P(PushTest, KvArrivesBeforeThePrefillIsOver) {
   p_.gate.let_one_pass();
   ASSERT_TRUE(p_.gate.wait_for_arrivals(2));
   EXPECT_GT(p_.transfer->num_published(), 0U) << "the first chunk is out while the second has not begun";
-  EXPECT_EQ(p_.engine->stats().num_leased, 1);
+  EXPECT_TRUE(eventually([this] { return p_.engine->stats().num_leased == 1; }));
   p_.gate.open();
   expect_right(decoding, prompt(25));
   expect_balanced();
