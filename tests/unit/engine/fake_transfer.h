@@ -151,6 +151,7 @@ class FakeTransfer final : public transfer::TransferEngine {
   transfer::FetchId fetch(transfer::Fetch fetch, transfer::FetchDone done) override {
     Pending pending;
     bool at_once = false;
+    write_garbage(fetch);  // before others see the fetch, who may complete it
     {
       const std::lock_guard lock(mutex_);
       pending = {next_++, std::move(fetch), std::move(done), false};
@@ -158,7 +159,6 @@ class FakeTransfer final : public transfer::TransferEngine {
       at_once = mode_ == Mode::kAtOnce;
       if (!at_once) pending_.push_back(pending);
     }
-    write_garbage(pending.fetch);
     const transfer::FetchId id = pending.id;
     if (at_once) complete(std::move(pending));
     return id;

@@ -109,7 +109,7 @@ TEST_F(ProxyLoadTest, RandomMixOfSuccessCancelRetryAndDeathLayerwise) {
 }
 
 TEST_F(ProxyLoadTest, SharesFollowSpeed) {
-  const std::array<std::chrono::milliseconds, 2> times = {40ms, 10ms};
+  const std::array<std::chrono::milliseconds, 2> times = {200ms, 20ms};
   for (const std::size_t i : {0U, 1U}) {
     auto prefill = test::json_answer(kPrefillAnswer);
     prefill.delay = times[i];
@@ -119,16 +119,16 @@ TEST_F(ProxyLoadTest, SharesFollowSpeed) {
   std::vector<std::thread> clients;
   for (int t = 0; t < 8; ++t) {
     clients.emplace_back([this] {
-      for (int i = 0; i < 40; ++i) EXPECT_EQ(status_of(ask(kPlainBody)), 200);
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(status_of(ask(kPlainBody)), 200);
     });
   }
   for (auto& client : clients) client.join();
   const auto slow = static_cast<double>(p(0).requests().size());
   const auto fast = static_cast<double>(p(1).requests().size());
-  EXPECT_EQ(slow + fast, 320);
-  // Four times as fast; a busy machine adds to both times alike.
+  EXPECT_EQ(slow + fast, 160);
+  // Ten times as fast; a busy machine adds to both times alike.
   EXPECT_GT(fast, 1.8 * slow) << fast << " and " << slow;
-  EXPECT_GT(slow, 16) << "the slow one still works";
+  EXPECT_GT(slow, 4) << "the slow one still works";
   EXPECT_TRUE(all_scores_zero());
 }
 
