@@ -71,20 +71,23 @@ net::Task<void> wait_while(std::shared_ptr<ProxyContext> context, std::chrono::m
 }
 
 bool requests_run(const ProxyContext& context) { return context.inflight > 0; }
-bool words_remain(const ProxyContext& context) { return context.releases_in_flight > 0 || context.watch.active(); }
+/// A request that was ended still has to tell its instances.
+bool words_remain(const ProxyContext& context) {
+  return requests_run(context) || context.releases_in_flight > 0 || context.watch.active();
+}
 
 /// From here on the proxy is not ready and takes no request, but it still listens while those that it has may finish:
-/// who asks is told so, and decoders can post where their KV shall go. Then it ends what is left, and gives the
-/// releases of leases a moment to be said.
+/// who asks is told so, and decoders can post where their KV shall go. Then it ends what is left, and gives it a
+/// moment to close its connections and to release its leases.
 net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer* server,
                           std::chrono::milliseconds drain) {
-  constexpr std::chrono::seconds kReleases{4};
+  constexpr std::chrono::seconds kLastWords{4};
   constexpr std::chrono::milliseconds kLastBytes{100};
   context->stopping = true;
   co_await wait_while(context, drain, requests_run);
   context->watch.stop();
   co_await server->stop(kLastBytes);
-  co_await wait_while(context, kReleases, words_remain);
+  co_await wait_while(context, kLastWords, words_remain);
 }
 
 }  // namespace
