@@ -355,6 +355,7 @@ TEST_F(ProxyLayerwiseTest, AStoppingProxyStillTakesThePostsOfWhatRuns) {
 
 TEST_F(ProxyLayerwiseTest, StopEndsWhatRuns) {
   p().set_usual(test::hang());
+  pusher().then = PushDecoder::Then::kHang;  // else it may answer the end of its post, not that of the request
   start_pair();
   test::RawClient client(port_);
   client.send(test::post_text("/v1/completions", kStreamBody));
