@@ -304,7 +304,7 @@ TEST_F(HttpServerTest, NoticesAClientThatLeaves) {
       client.close();
     }
     ASSERT_TRUE(eventually([&] { return gone_calls_ == calls + 1 && hanging_ == 0; })) << static_cast<int>(way);
-    EXPECT_LT(std::chrono::steady_clock::now() - left_at, 1s);
+    EXPECT_LT(std::chrono::steady_clock::now() - left_at, 4s);
     EXPECT_FALSE(write_after_gone_ok_);
     ++calls;
   }

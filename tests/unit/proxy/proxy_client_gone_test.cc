@@ -29,7 +29,7 @@ TEST_F(ProxyClientGoneTest, DuringPrefill) {
   const auto begin = std::chrono::steady_clock::now();
   client->close();
   EXPECT_TRUE(eventually([this] { return p().num_gone() == 1; }));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
   EXPECT_TRUE(all_scores_zero());
   EXPECT_TRUE(d().requests().empty());
   EXPECT_EQ(p().requests().size(), 1U) << "nothing is retried for nobody";
@@ -62,7 +62,7 @@ TEST_F(ProxyClientGoneTest, WhileADeadDecoderIsWaitedFor) {
   client->close();
   EXPECT_TRUE(all_scores_zero());
   EXPECT_TRUE(eventually([this] { return gone() == 1; }));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
   EXPECT_EQ(p().requests().size(), 1U);
 }
 
@@ -76,7 +76,7 @@ TEST_F(ProxyClientGoneTest, InMidStream) {
   const auto begin = std::chrono::steady_clock::now();
   client->reset();
   EXPECT_TRUE(eventually([this] { return d().num_gone() == 1; }));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
   EXPECT_TRUE(all_scores_zero());
   EXPECT_TRUE(p().releases().empty()) << "the decoder has the KV and releases it itself";
 }

@@ -219,7 +219,7 @@ TEST_F(ProxyLayerwiseTest, APrefillThatFailsLateEndsTheDecodersWaitAtOnce) {
   start_pair();
   const auto begin = std::chrono::steady_clock::now();
   const auto response = ask(kStreamBody);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
   EXPECT_EQ(status_of(response), 502) << response;
   EXPECT_NE(body_of(response).find("out of memory"), std::string::npos) << response;
   EXPECT_TRUE(eventually([this] { return pusher().num_gone() == 1; })) << "the decoder's request is aborted";
@@ -316,6 +316,7 @@ TEST_F(ProxyLayerwiseTest, ADecoderThatNeverPostsAnswersAnywayOrHitsTheDeadline)
 
 TEST_F(ProxyLayerwiseTest, AClientThatLeavesEndsBothSides) {
   p().set_usual(test::hang());
+  pusher().then = Then::kHang;  // it goes because its request ended, not because its post did
   start_pair();
   test::RawClient client(port_);
   client.send(test::post_text("/v1/completions", kStreamBody));
@@ -323,7 +324,7 @@ TEST_F(ProxyLayerwiseTest, AClientThatLeavesEndsBothSides) {
   const auto begin = std::chrono::steady_clock::now();
   client.close();
   EXPECT_TRUE(eventually([this] { return p().num_gone() == 1 && pusher().num_gone() == 1; }));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
   ASSERT_TRUE(eventually([this] { return pusher().all_posts().at(0).status != 0; }));
   EXPECT_EQ(pusher().all_posts()[0].status, 404);
   EXPECT_TRUE(all_scores_zero());
@@ -355,7 +356,7 @@ TEST_F(ProxyLayerwiseTest, AStoppingProxyStillTakesThePostsOfWhatRuns) {
 
 TEST_F(ProxyLayerwiseTest, StopEndsWhatRuns) {
   p().set_usual(test::hang());
-  pusher().then = PushDecoder::Then::kHang;  // else it may answer the end of its post, not that of the request
+  pusher().then = Then::kHang;
   start_pair();
   test::RawClient client(port_);
   client.send(test::post_text("/v1/completions", kStreamBody));
