@@ -123,7 +123,11 @@ class PushFaults(unittest.TestCase):
 
     def for_each_decoder(self):
         """(name, a prompt that nobody has seen)"""
-        return [(name, prompt(next(self.numbers))) for name in ("D1", "D2")]
+        for name in ("D1", "D2"):
+            # What a stopped P left of the last round is none of this one.
+            tandem.wait_until(lambda: self.fleet["P1"].metric("tandem:kv_leases_open") == 0, 2 * LEASE_TERM_S + 4,
+                              "P has no lease left")
+            yield name, prompt(next(self.numbers))
 
     numbers = iter(range(1, 1000))
 
