@@ -108,7 +108,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     while (true) {
       auto news = co_await generation_->next();
       if (!news) break;
-      refuse_cut_answer(news->output);
+      refuse_cut_answer(news->output, /*begun=*/false);
       if (!news->output.error.ok()) {
         fail(news->output.error);
         co_await refuse(Refusal(news->output.error));
@@ -133,7 +133,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     while (true) {
       auto news = co_await generation_->next();
       if (!news) break;
-      refuse_cut_answer(news->output);
+      refuse_cut_answer(news->output, begun);
       if (!news->output.error.ok()) {
         fail(news->output.error);
         if (begun)
@@ -197,9 +197,14 @@ class Answering : public std::enable_shared_from_this<Answering> {
     if (!ended) log::debug("request {}: {}", job_.id, ended.error().message());
   }
 
-  /// Behind another process an answer that we end because we stop must not look whole: its client's server goes on.
-  void refuse_cut_answer(engine::Output& output) const {
-    if (context_->parts.bearer.empty() || output.finish != engine::FinishReason::kAbort) return;
+  /// An answer that ends because we stop must not look whole where another instance can still be asked: nothing of it
+  /// is out, or the client's server is another process and goes on. Else its finish_reason says `abort`.
+  void refuse_cut_answer(engine::Output& output, bool begun) const {
+    if (output.finish != engine::FinishReason::kAbort) return;
+    if (context_->parts.bearer.empty()) {
+      if (!begun) output.error = Status(Code::kUnavailable, "the instance is stopping", Scope::kPeer);
+      return;
+    }
     output.error = Status(Code::kUnavailable,
                           fmt::format("the process with data-parallel rank {} of the instance is stopping",
                                       context_->config.data_parallel.start_rank),

@@ -42,14 +42,15 @@ struct ProxyConfig {
   std::chrono::milliseconds retry_delay{1};  ///< doubles with each attempt
   int max_stream_resumes = 1;                ///< decoders that go on with one stream, one after the other
   std::chrono::milliseconds connect_timeout{3'000};
-  std::chrono::milliseconds prefill_timeout{600'000};        ///< whole prefill answer
-  std::chrono::milliseconds first_byte_timeout{600'000};     ///< decode: until the head of the answer
-  std::chrono::milliseconds stream_idle_timeout{300'000};    ///< decode: between two pieces
-  std::chrono::milliseconds shutdown_timeout{25'000};        ///< for running requests after SIGTERM
-  int max_inflight = 4096;                                   ///< over it: 503 with Retry-After
-  int max_waiting_retries = 3;                               ///< readiness probes of an added instance
-  std::chrono::milliseconds waiting_retry_interval{10'000};  ///< between two of them
-  bool access_log = true;                                    ///< a line for each HTTP request
+  std::chrono::milliseconds prefill_timeout{600'000};         ///< whole prefill answer
+  std::chrono::milliseconds first_byte_timeout{600'000};      ///< decode: until the head of a streamed answer
+  std::chrono::milliseconds whole_answer_timeout{3'600'000};  ///< decode: until the head of one that is not streamed
+  std::chrono::milliseconds stream_idle_timeout{300'000};     ///< decode: between two pieces
+  std::chrono::milliseconds shutdown_timeout{25'000};         ///< for running requests after SIGTERM
+  int max_inflight = 4096;                                    ///< over it: 503 with Retry-After
+  int max_waiting_retries = 3;                                ///< readiness probes of an added instance
+  std::chrono::milliseconds waiting_retry_interval{10'000};   ///< between two of them
+  bool access_log = true;                                     ///< a line for each HTTP request
   std::string log_level = "info";
 };
 

@@ -156,8 +156,10 @@ ProxyOptions::ProxyOptions(FlagList& flags, const Environment& environment) {
   flags.one("--connect-timeout", "TIME", "until a backend accepts", "3s", milliseconds_into(config_.connect_timeout));
   flags.one("--prefill-timeout", "TIME", "whole answer of a prefiller", "600s",
             milliseconds_into(config_.prefill_timeout));
-  flags.one("--first-byte-timeout", "TIME", "until a decoder begins to answer", "600s",
+  flags.one("--first-byte-timeout", "TIME", "until a decoder begins to stream", "600s",
             milliseconds_into(config_.first_byte_timeout));
+  flags.one("--whole-answer-timeout", "TIME", "answer of a decoder that is not streamed", "3600s",
+            milliseconds_into(config_.whole_answer_timeout));
   flags.one("--stream-idle-timeout", "TIME", "between two pieces of a decoder's answer", "300s",
             milliseconds_into(config_.stream_idle_timeout));
   flags.one("--shutdown-timeout", "TIME", "for running requests to finish after SIGTERM; 0: they are ended", "25s",

@@ -23,6 +23,7 @@ namespace {
 
 constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
 constexpr std::size_t kMostProblemsNamed = 8;
+constexpr std::string_view kClientGone = "client_gone";
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
@@ -47,10 +48,10 @@ net::ClientTimeouts prefill_timeouts(const config::ProxyConfig& config) {
   return timeouts;
 }
 
-net::ClientTimeouts decode_timeouts(const config::ProxyConfig& config) {
+net::ClientTimeouts decode_timeouts(const config::ProxyConfig& config, bool streamed) {
   net::ClientTimeouts timeouts;
   timeouts.connect = config.connect_timeout;
-  timeouts.head = config.first_byte_timeout;
+  timeouts.head = streamed ? config.first_byte_timeout : config.whole_answer_timeout;
   timeouts.idle = config.stream_idle_timeout;
   return timeouts;
 }
@@ -83,6 +84,7 @@ net::Task<void> Completion::run() {
   } else {
     body_ = std::move(*body);
     exchange_->on_client_gone([cancel = cancel_]() mutable { cancel.cancel(); });
+    end_all_ = context_->end_all.on_cancel([cancel = cancel_]() mutable { cancel.cancel(); });
     const auto given = request.headers.find("x-request-id");
     base_id_ = given && !given->empty() ? std::string(*given) : body_.request_id();
     if (base_id_.empty()) base_id_ = make_uuid();
@@ -91,8 +93,9 @@ net::Task<void> Completion::run() {
     timing_wanted_ = request.headers.find("x-tandem-timing") == "1";
     co_await pair();
     exchange_->on_client_gone(nullptr);
+    if (outcome_ == kClientGone && !exchange_->client_gone()) co_await say_stopping();
   }
-  if (exchange_->client_gone() && outcome_ == "5xx") outcome_ = "client_gone";
+  if (exchange_->client_gone() && outcome_ == "5xx") outcome_ = kClientGone;
   context_->metrics.count_request(request.path, outcome_);
   log::debug("request {} {} from {}, trace {}: {} after {:.3f} s, {} attempts", base_id_, request.path, request.peer,
              trace_.trace_id, outcome_, seconds(now() - arrived_), attempts_);
@@ -182,11 +185,16 @@ net::Task<Next> Completion::decode(DecodeStage stage) {
   const LoadShare share = InstanceBoard::take_decode(decoder, body_.num_bytes());
   const auto asked = now();
   net::ClientRequest request = backend_request(std::move(stage.body), request_id_);
-  const auto timeouts = decode_timeouts(context_->config);
+  const auto timeouts = decode_timeouts(context_->config, body_.stream());
   auto answer = co_await decoder->client->send(std::move(request), timeouts, stage.cancel);
   if (cancel_.cancelled()) co_return client_left("before the first byte");
   if (stage.cancel.cancelled()) co_return Next::kGiveUp;
-  if (!answer) co_return failed(*decoder, answer.error(), tried_decoders_);
+  if (!answer) {
+    const Next next = failed(*decoder, answer.error(), tried_decoders_);
+    // What took a whole answer's time is not computed anew elsewhere.
+    const bool too_long = !body_.stream() && answer.error().code() == Code::kDeadlineExceeded;
+    co_return too_long ? Next::kGiveUp : next;
+  }
   const int status = (*answer)->status();
   if (status >= 500 && stage.excused && stage.excused()) {
     (void)co_await (*answer)->read_all(kMostErrorBody);  // so that the connection can be used again
@@ -232,11 +240,13 @@ net::Task<Next> Completion::pass_on(const DecodeStage& stage, std::unique_ptr<ne
     std::function<bool()> may_resume = [this, &stage] { return can_resume(*stage.decoder); };
     outcome = co_await stream_.relay(std::move(answer), std::move(first_piece), std::move(headers), may_resume);
   } else {
+    whole_begun_ = true;
     net::ErrorEvent none;  // only event streams have them
     outcome = co_await net::relay_answer(exchange_, std::move(answer), std::move(first_piece), std::move(extra), none);
   }
   if (outcome.end == net::RelayOutcome::End::kClientGone) co_return client_left("in mid-stream");
   if (outcome.end == net::RelayOutcome::End::kComplete) co_return Next::kEnd;
+  if (cancel_.cancelled()) co_return client_left("in mid-stream");
   InstanceBoard::failed(*stage.decoder, now());
   note_problem(fmt::format("decoder {}: its answer broke off after {} bytes: {}", stage.decoder->name,
                            outcome.num_bytes, outcome.error.message()));
@@ -299,8 +309,10 @@ void Completion::note_status(const std::shared_ptr<Instance>& instance, int stat
 }
 
 Next Completion::failed(Instance& instance, const Status& error, Tried& tried) {
-  InstanceBoard::failed(instance, now());
   const bool unreachable = error.code() == Code::kUnavailable && error.scope() == Scope::kPeer;
+  // One that only takes long may have much to do: whether it is well is InstanceWatch's to find out.
+  const bool slow = error.code() == Code::kDeadlineExceeded && error.scope() != Scope::kPeer;
+  if (!slow) InstanceBoard::failed(instance, now());
   if (!unreachable) tried.spend(instance);
   give_up_status_ = unreachable ? 503 : error.code() == Code::kDeadlineExceeded ? 504 : 502;
   note_problem(with_problem(instance, error.message()));
@@ -313,7 +325,7 @@ void Completion::note_problem(std::string problem) {
 }
 
 Next Completion::client_left(std::string_view stage) {
-  outcome_ = "client_gone";
+  outcome_ = kClientGone;
   log::debug("request {}: the client left {}", request_id_, stage);
   return Next::kEnd;
 }
@@ -333,6 +345,18 @@ net::Task<void> Completion::give_up() {
   auto response = error_response(give_up_status_, why);
   if (!retry_after_.empty() && is_overload(give_up_status_)) response.headers.set("retry-after", retry_after_);
   (void)co_await exchange_->respond(std::move(response));
+}
+
+net::Task<void> Completion::say_stopping() {
+  std::string why = "the proxy is stopping";
+  log::warning("request {} is ended: {}", request_id_.empty() ? base_id_ : request_id_, why);
+  outcome_ = stream_.begun() || whole_begun_ ? "broken" : "5xx";
+  if (stream_.begun()) {
+    co_await stream_.end_with_error(503, std::move(why));
+  } else if (!whole_begun_) {
+    auto response = error_response(503, why);
+    (void)co_await exchange_->respond(std::move(response));
+  }
 }
 
 net::Task<void> Completion::pause(int attempt, net::Cancel cancel) {

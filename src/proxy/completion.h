@@ -45,7 +45,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   const ClientBody& body() const { return body_; }
   const net::HttpRequest& client_request() const { return exchange_->request(); }
   bool chat() const;
-  /// Cancelled when the client leaves.
+  /// Cancelled when the client leaves, or when the proxy stops and waits no longer.
   const net::Cancel& cancel() const { return cancel_; }
   /// Of this attempt, at both sides. No id is used for two attempts.
   const std::string& request_id() const { return request_id_; }
@@ -99,6 +99,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   /// Whether a stream that `broken` breaks off can go on at another decoder.
   bool can_resume(const Instance& broken) const;
   net::Task<void> give_up();
+  /// The proxy itself ended the request; its client is told, as far as that can be done.
+  net::Task<void> say_stopping();
 
   std::shared_ptr<ProxyContext> context_;
   std::shared_ptr<net::Exchange> exchange_;
@@ -106,6 +108,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   int resumes_left_ = 0;
   std::uint32_t seed_;  ///< of all attempts, if the client gave none
   net::Cancel cancel_;
+  net::Cancel::Hook end_all_;
+  bool whole_begun_ = false;  ///< the client has the head of an answer that is not a stream
   ClientBody body_;
   TraceContext trace_;
   TimePoint arrived_;
@@ -126,7 +130,7 @@ constexpr bool is_overload(int status) { return status == 429 || status == 503; 
 constexpr bool is_refusal(int status) { return status >= 400 && status < 500 && !is_overload(status); }
 /// Deadlines of the two stages.
 net::ClientTimeouts prefill_timeouts(const config::ProxyConfig& config);
-net::ClientTimeouts decode_timeouts(const config::ProxyConfig& config);
+net::ClientTimeouts decode_timeouts(const config::ProxyConfig& config, bool streamed);
 /// Most bytes of a prefiller's answer, and of an error's body.
 constexpr std::size_t kMostPrefillAnswer = 64U << 20;
 constexpr std::size_t kMostErrorBody = 1U << 20;

@@ -68,7 +68,7 @@ net::Task<void> Deliveries::prefill(std::shared_ptr<Delivery> delivery, std::str
   const int attempts = std::max(completion.context().config.max_retries, 1);
   for (int attempt = 0; how == Asked::kAgain && attempt < attempts; ++attempt) {
     if (attempt > 0) co_await completion.pause(attempt - 1, prefill_cancel_);
-    if (prefill_cancel_.cancelled() || ended_) break;
+    if (prefill_cancel_.cancelled() || ended_ || begun_) break;  // a decoder that answers waits for no KV
     auto prefiller = completion.choose(Role::kPrefill, Connector::kLayerwise, delivery->tried);
     if (!prefiller) {
       if (attempt == 0) delivery->problems.emplace_back("no prefiller is configured for the layerwise connector");

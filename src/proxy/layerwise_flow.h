@@ -12,7 +12,7 @@
 //   no prefiller could do it   the decoder learns it by status 502. One of ours may then compute the prompt itself
 //                              (kv_load_failure_policy) or ends; others are cut off. The client gets the reasons
 //   prefiller 4xx              passed on; the decoder is cut off
-//   decoder never posts        its answer is awaited until first_byte_timeout (a cached prompt needs no prefill)
+//   decoder never posts        its answer is awaited until its timeout (a cached prompt needs no prefill)
 //   client leaves              the connections to the decoder and to the prefillers are closed at once
 #pragma once
 

@@ -37,6 +37,7 @@ struct ProxyContext {
   int inflight = 0;
   int releases_in_flight = 0;
   bool stopping = false;
+  net::Cancel end_all;  ///< cancelled when what still runs has to end
 };
 
 }  // namespace tandem::proxy

@@ -77,14 +77,16 @@ bool words_remain(const ProxyContext& context) {
 }
 
 /// From here on the proxy is not ready and takes no request, but it still listens while those that it has may finish:
-/// who asks is told so, and decoders can post where their KV shall go. Then it ends what is left, and gives it a
-/// moment to close its connections and to release its leases.
+/// who asks is told so, and decoders can post where their KV shall go. Then it ends what is left, which tells its
+/// clients, and gives it a moment to close its connections and to release its leases.
 net::Task<void> shut_down(std::shared_ptr<ProxyContext> context, net::HttpServer* server,
                           std::chrono::milliseconds drain) {
   constexpr std::chrono::seconds kLastWords{4};
   constexpr std::chrono::milliseconds kLastBytes{100};
   context->stopping = true;
   co_await wait_while(context, drain, requests_run);
+  context->end_all.cancel();
+  co_await wait_while(context, kLastBytes, requests_run);
   context->watch.stop();
   co_await server->stop(kLastBytes);
   co_await wait_while(context, kLastWords, words_remain);

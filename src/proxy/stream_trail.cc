@@ -73,7 +73,7 @@ StreamTrail::State StreamTrail::feed(std::string_view bytes, const std::function
       out += raw;  // a comment, which keeps connections alive
       continue;
     }
-    if (interrupts((*event)->data) && may_resume()) return State::kInterrupted;
+    if (is_abort((*event)->data) || (is_fault((*event)->data) && may_resume())) return State::kInterrupted;
     Choice& choice = choices_[choice_of((*event)->data)];
     choice.seen_hash = hash_event(raw, choice.seen_hash);
     if (++choice.seen <= choice.passed) {
@@ -97,11 +97,13 @@ StreamTrail::State StreamTrail::finish(std::string& out) {
   return State::kGoesOn;
 }
 
-bool StreamTrail::interrupts(std::string_view data) {
-  if (data.find(R"("finish_reason":"abort")") != std::string_view::npos) {
-    why_ = Status(Code::kUnavailable, "the instance ended the answer unasked (finish_reason abort)", Scope::kPeer);
-    return true;
-  }
+bool StreamTrail::is_abort(std::string_view data) {
+  if (data.find(R"("finish_reason":"abort")") == std::string_view::npos) return false;
+  why_ = Status(Code::kUnavailable, "the instance ended the answer unasked (finish_reason abort)", Scope::kPeer);
+  return true;
+}
+
+bool StreamTrail::is_fault(std::string_view data) {
   if (!data.starts_with(R"({"error":)")) return false;
   const auto parsed = parse_json(data);
   const auto* error = parsed && parsed->is_object() ? parsed->get_object().if_contains("error") : nullptr;

@@ -27,7 +27,8 @@ class StreamTrail {
   /// The bytes that follow are the beginning of an answer.
   void begin_answer();
   /// Appends to `out` what of `bytes` the client has not: whole events only, under the ids of the first answer. An
-  /// event that interrupts the answer is one like others if `may_resume` says no.
+  /// error event is one like others if `may_resume` says no; an abort, which a client may take for an end, is never
+  /// passed on.
   State feed(std::string_view bytes, const std::function<bool()>& may_resume, std::string& out);
   /// The answer ended properly: appends what it left without an end. kDiffers: the client had more than that.
   State finish(std::string& out);
@@ -45,7 +46,8 @@ class StreamTrail {
     std::uint64_t seen = 0;         ///< of the answer under way
     std::uint64_t seen_hash = 0;
   };
-  bool interrupts(std::string_view data);
+  bool is_abort(std::string_view data);
+  bool is_fault(std::string_view data);  ///< an error event of the instance's own doing
   State differs();
 
   net::SseParser parser_ = make_parser();

@@ -247,6 +247,29 @@ class Operation(unittest.TestCase):
         self.assertEqual(front.metric("tandem:proxy_requests_total", outcome="5xx"), 0)
         self.assertEqual(front.metric("tandem:proxy_instance_failures_total"), 0, "to stop is no failure")
 
+    def test_behind_a_proxy_another_answers_what_a_stopped_instance_has_begun(self):
+        slow = ("--hf-overrides", json.dumps({"seconds_per_decode_token": 0.05, "seconds_per_prefill_token": 0.02}))
+        prefillers = [self.start(*slow, role="kv_producer", name=name) for name in ("P1", "P2")]
+        decoders = [self.start(*slow, role="kv_consumer", name=name) for name in ("D1", "D2")]
+        front = proxy(prefillers, decoders)
+        self.addCleanup(front.stop)
+        for process in (*prefillers, *decoders, front):
+            process.wait_ready()
+        for instances in (prefillers, decoders):
+            running = Background(lambda: front.complete("Long " * 20, max_tokens=60, ignore_eos=True))
+            wait_until(lambda: any(self.runs(instance) for instance in instances), 10, "one of them has it")
+            stopped = next(instance for instance in instances if self.runs(instance))
+            stopped.process.send_signal(signal.SIGTERM)
+            answer = running.result(20)
+            self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+            self.assertEqual(answer["usage"]["completion_tokens"], 60)
+            self.assertEqual(stopped.process.wait(5), 0)
+        self.assertEqual(front.metric("tandem:proxy_local_prefills_total"), 0, "no decoder computed a prompt")
+
+    @staticmethod
+    def runs(instance):
+        return instance.metric("vllm:num_requests_running") == 1
+
     def test_a_dead_engine_is_503_and_500_and_the_process_goes_unless_told_to_stay(self):
         flags = ("--hf-overrides", json.dumps({"dies_at_step": 5}))
         mortal = self.start(*flags).wait_ready()

@@ -107,6 +107,23 @@ TEST_F(ServiceTest, StopReasonsKeepTheirType) {
   EXPECT_THAT(body_of(ask("/v1/completions", R"({"prompt":"a"})")), HasSubstr(R"("stop_reason":151643)"));
 }
 
+TEST_F(ServiceTest, WhatAStoppingEngineCutsOffIsRefusedUnlessItHasBegun) {
+  engine_.script = [this](std::size_t index) { engine_.say(index, "", FinishReason::kAbort); };
+  for (const char* body : {R"({"prompt":"a"})", R"({"prompt":"a","stream":true})"}) {
+    const std::string nothing = ask("/v1/completions", body);
+    EXPECT_EQ(status_of(nothing), 503) << "another instance can be asked";
+    EXPECT_THAT(nothing, AllOf(HasSubstr("the instance is stopping"), HasSubstr("Retry-After: 1")));
+  }
+  engine_.script = [this](std::size_t index) {
+    engine_.say(index, "H");
+    engine_.say(index, "", FinishReason::kAbort);
+  };
+  EXPECT_EQ(status_of(ask("/v1/completions", R"({"prompt":"a"})")), 503) << "half an answer is none";
+  const auto list = events("/v1/completions", R"({"prompt":"a","stream":true})");
+  ASSERT_THAT(list, SizeIs(3));
+  EXPECT_THAT(list[1], HasSubstr(R"("finish_reason":"abort")"));
+}
+
 TEST_F(ServiceTest, LogprobsOfCompletions) {
   const std::string body = body_of(ask("/v1/completions", R"({"prompt":"a","logprobs":2})"));
   EXPECT_THAT(body, HasSubstr(R"("logprobs":{"text_offset":[0,1],"token_logprobs":[-0.5,-0.5],"tokens":["H","i"],)"

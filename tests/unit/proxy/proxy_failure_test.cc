@@ -284,6 +284,26 @@ TEST_F(ProxyFailureTest, ASilentDecoderHitsItsDeadlines) {
   EXPECT_TRUE(eventually([this] { return d().num_gone() == 2; }));
 }
 
+TEST_F(ProxyFailureTest, AWholeAnswerMayTakeItsTime) {
+  config_.first_byte_timeout = 100ms;
+  auto slow = test::json_answer("{}");
+  slow.delay = 400ms;
+  d(0).set_usual(slow);
+  d(1).set_usual(slow);
+  start();
+  EXPECT_EQ(status_of(ask(kPlainBody)), 200);
+  proxy_.reset();
+  config_.whole_answer_timeout = 100ms;
+  start();
+  EXPECT_EQ(status_of(ask(kPlainBody)), 504);
+  EXPECT_EQ(d(0).requests().size() + d(1).requests().size(), 2U) << "what takes too long is not computed twice";
+  for (std::size_t i : {0U, 1U}) {
+    const std::string instance = "{instance=\"" + d(i).name() + "\",role=\"decode\"}";
+    EXPECT_EQ(metric("tandem:proxy_instance_failures_total" + instance), 0) << "it has done nothing wrong";
+  }
+  EXPECT_TRUE(all_scores_zero());
+}
+
 TEST_F(ProxyFailureTest, ReleasesAreRepeatedAndForeignInstancesLeftAlone) {
   config_.max_retries = 1;
   d().set_usual(error_answer(500, "oops"));

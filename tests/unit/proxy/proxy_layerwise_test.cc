@@ -365,6 +365,7 @@ TEST_F(ProxyLayerwiseTest, StopEndsWhatRuns) {
   proxy_->stop(100ms);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
   EXPECT_TRUE(eventually([this] { return p().num_gone() == 1 && pusher().num_gone() == 1; }));
+  EXPECT_EQ(status_of(client.read_all()), 503);
 }
 
 TEST_F(ProxyLayerwiseTest, AWildcardHostIsReplacedAndAUrlGivenIsTaken) {

@@ -190,7 +190,7 @@ TEST_F(ProxyTest, StopLetsRunningStreamsFinish) {
   EXPECT_TRUE(all_scores_zero());
 }
 
-TEST_F(ProxyTest, StopClosesWhatDoesNotFinishInTime) {
+TEST_F(ProxyTest, StopEndsWhatDoesNotFinishInTimeWithAWord) {
   auto endless = test::event_stream({kEvents[0]});
   endless.end = test::Behaviour::End::kHang;
   d().set_usual(endless);
@@ -202,6 +202,24 @@ TEST_F(ProxyTest, StopClosesWhatDoesNotFinishInTime) {
   proxy_->stop(200ms);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
   EXPECT_TRUE(test::eventually([this] { return d().num_gone() == 1; })) << "the decoder must be told";
+  const auto rest = client.read_all();
+  EXPECT_NE(rest.find("data: {\"error\":{\"message\":\"the proxy is stopping"), std::string::npos) << rest;
+  EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << rest;
+  EXPECT_EQ(metric(R"(tandem:proxy_requests_total{endpoint="/v1/completions",outcome="broken"})"), 1);
+  EXPECT_TRUE(all_scores_zero());
+}
+
+TEST_F(ProxyTest, StopAnswersThoseWhoHaveNothingYet) {
+  d().set_usual(test::hang());
+  start_one_each();
+  test::RawClient client(port_);
+  client.send(test::post_text("/v1/completions", kPlainBody));
+  ASSERT_TRUE(test::eventually([this] { return d().num_active() == 1; }));
+  proxy_->stop(0s);
+  const auto response = client.read_all();
+  EXPECT_EQ(status_of(response), 503) << response;
+  EXPECT_NE(body_of(response).find("the proxy is stopping"), std::string::npos) << response;
+  EXPECT_TRUE(test::eventually([this] { return p().releases().size() == 1; })) << "nobody will fetch its KV";
   EXPECT_TRUE(all_scores_zero());
 }
 

@@ -17,6 +17,8 @@ using End = test::Behaviour::End;
 const std::string kWhole = kEvents[0] + kEvents[1] + kEvents[2];
 const std::string kResumes = "tandem:proxy_stream_resumes_total";
 const std::string kBroken = R"(tandem:proxy_requests_total{endpoint="/v1/completions",outcome="broken"})";
+const std::string kAborted = R"(data: {"choices":[{"index":0,"text":"","finish_reason":"abort"}]})"
+                             "\n\n";
 
 test::Behaviour broken_after(std::vector<std::string> pieces, End end = End::kBreak) {
   auto behaviour = test::event_stream(std::move(pieces));
@@ -42,13 +44,11 @@ TEST_F(ProxyResumeTest, AStreamGoesOnAtAnotherDecoder) {
   config_.stream_idle_timeout = 300ms;
   const std::string dead = R"(data: {"error":{"message":"the engine died","type":"x","code":500}})"
                            "\n\n";
-  const std::string aborted = R"(data: {"choices":[{"index":0,"text":"","finish_reason":"abort"}]})"
-                              "\n\n";
   int resumes = 0;
   for (const auto& way : {broken_after({kEvents[0]}), broken_after({kEvents[0], "data: {\"choi"}),
                           broken_after({kEvents[0] + kEvents[1]}), broken_after({kEvents[0]}, End::kHang),
                           broken_after({kEvents[0], dead}, End::kProper),
-                          broken_after({kEvents[0], aborted, kEvents[2]}, End::kProper)}) {
+                          broken_after({kEvents[0], kAborted, kEvents[2]}, End::kProper)}) {
     SCOPED_TRACE(way.pieces.back());
     start();
     const std::size_t prefilled = prefills();
@@ -69,6 +69,8 @@ TEST_F(ProxyResumeTest, WhereNobodyElseIsThereTheEndIsVisible) {
   start_one_each();
   expect_error_event_after(kEvents[0], ask(kStreamBody));
   EXPECT_EQ(d(0).requests().size(), 1U) << "the one that broke off is not asked again";
+  d(0).then(broken_after({kEvents[0], kAborted, kEvents[2]}, End::kProper));
+  expect_error_event_after(kEvents[0], ask(kStreamBody), 2);
 }
 
 TEST_F(ProxyResumeTest, ARequestThatBringsDecodersDownGetsNoMoreThanItsNumberOfThem) {
