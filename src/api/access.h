@@ -14,7 +14,9 @@ bool needs_key(std::string_view path);
 
 /// Headers of an answer to a request that has an Origin.
 void add_cors_headers(const config::ServeConfig& config, const net::HttpRequest& request, net::Headers& headers);
-/// The answer to OPTIONS.
+/// What a browser asks before a request from another origin that is not a simple one, whatever its path.
+bool is_preflight(const net::HttpRequest& request);
+/// Its answer but for the headers above, as Starlette makes it.
 net::HttpResponse preflight_answer(const config::ServeConfig& config, const net::HttpRequest& request);
 
 }  // namespace tandem::api

@@ -101,7 +101,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
  private:
   net::Task<void> refuse(Refusal refusal) {
     net::HttpResponse response = error_response(refusal);
-    co_await send(context_, exchange_, std::move(response));
+    (void)co_await exchange_->respond(std::move(response));
   }
 
   net::Task<void> whole() {
@@ -124,7 +124,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     if (job_.timing) response.headers.set(std::string(kTimingHeader), timing_text(slowest(choices_)));
     log_answer(*context_, job_, choices_);
     context_->handed_over.remember(job_.base_id, leases());
-    const bool sent = co_await send(context_, exchange_, std::move(response));
+    const auto sent = co_await exchange_->respond(std::move(response));
     if (!sent) give_up_handovers();
   }
 
@@ -165,8 +165,6 @@ class Answering : public std::enable_shared_from_this<Answering> {
     net::Headers headers;
     headers.set("Content-Type", "text/event-stream; charset=utf-8");
     headers.set("Cache-Control", "no-cache");
-    add_common_headers(*context_, exchange_->request(), headers);
-    if (context_->config.enable_request_id_headers) headers.set("X-Request-Id", job_.base_id);
     if (job_.timing) headers.set(std::string(kTimingHeader), timing_text(times));
     auto begun = co_await exchange_->begin_stream(200, std::move(headers));
     if (!begun) {
@@ -290,7 +288,7 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, Gene
   if (refusal) {
     log::debug("{} refused: {}", request.path, refusal->message);
     net::HttpResponse response = error_response(*refusal);
-    co_await send(context, exchange, std::move(response));
+    (void)co_await exchange->respond(std::move(response));
     co_return;
   }
   (*job)->received = received;
@@ -299,7 +297,7 @@ net::Task<void> handle_generation(ContextPtr context, ExchangePtr exchange, Gene
     auto place = context->front->place(**job, context->engine().rank_loads());
     if (!place) {
       net::HttpResponse response = error_response(place.error());
-      co_await send(context, exchange, std::move(response));
+      (void)co_await exchange->respond(std::move(response));
       co_return;
     }
     if (*place) {

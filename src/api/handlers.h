@@ -40,9 +40,4 @@ net::Task<void> handle_tokenizer_info(ContextPtr context, ExchangePtr exchange);
 net::Task<void> handle_openapi(ContextPtr context, ExchangePtr exchange);
 net::Task<void> handle_docs(ContextPtr context, ExchangePtr exchange);
 
-/// Sends a response, with the headers that every answer of this server has. False if the client is gone.
-net::Task<bool> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response);
-/// The same headers for a stream's head.
-void add_common_headers(const Context& context, const net::HttpRequest& request, net::Headers& headers);
-
 }  // namespace tandem::api

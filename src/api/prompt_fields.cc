@@ -2,9 +2,11 @@
 // Prompts of completions: texts, ids, lists of both; and their lengths.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include "api/request.h"
+#include "base/log.h"
 
 namespace tandem::api {
 namespace {
@@ -44,20 +46,32 @@ Outcome<std::vector<std::int32_t>> tokenize(const Context& context, std::string_
   return std::move(*ids);
 }
 
-Outcome<void> truncate_prompt(const Fields& body, std::int64_t limit, std::vector<std::int32_t>& ids) {
+Outcome<void> truncate_prompts(const Fields& body, std::int64_t limit, Job& job) {
   TANDEM_ASSIGN(const auto asked, body.integer("truncate_prompt_tokens"));
   if (!asked) return {};
   if (*asked < -1 || *asked == 0)
     return bad_request(fmt::format("truncate_prompt_tokens must be -1 or at least 1, got {}.", *asked),
                        "truncate_prompt_tokens");
-  if (*asked > limit)
+  const bool what_fits = *asked == -1;
+  if (!what_fits && *asked > limit)
     return bad_request(
         fmt::format("truncate_prompt_tokens value ({}) is greater than max_model_len minus max_tokens ({}). Please "
                     "request a smaller truncation size.",
                     *asked, limit),
         "truncate_prompt_tokens");
-  const auto keep = static_cast<std::size_t>(*asked == -1 ? limit : *asked);
-  if (ids.size() > keep) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(keep));
+  for (std::size_t i = 0; i < job.prompts.size(); ++i) {
+    std::vector<std::int32_t>& ids = job.prompts[i].ids;
+    std::int64_t keep = what_fits ? std::max<std::int64_t>(limit, 1) : *asked;  // 1: refused as too long, not as empty
+    // What fits depends on the client's max_tokens, which a proxy replaces for a prefiller. The decoder had it.
+    if (what_fits && i < job.kv.push_to.size() && job.kv.push_to[i]) keep = job.kv.push_to[i]->num_tokens;
+    const std::int64_t over = std::ssize(ids) - keep;
+    if (over <= 0) continue;
+    ids.erase(ids.begin(), ids.begin() + over);
+    if (what_fits && job.kv.remote_decode && !job.for_prefill) {
+      log::debug("request {}: do_remote_decode is ignored: what fits of its prompt is the decoder's to say", job.id);
+      job.kv.remote_decode = false;
+    }
+  }
   return {};
 }
 

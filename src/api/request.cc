@@ -173,12 +173,8 @@ Outcome<void> check_ids(const Context& context, const std::vector<std::int32_t>&
   return {};
 }
 
-/// Number of choices, and the hand-overs against the prompts.
-Outcome<void> check_counts(const Context& context, Job& job) {
-  const auto limit = static_cast<std::size_t>(context.engine().options().max_waiting);
-  if (job.num_choices() > limit)
-    return bad_request(fmt::format("the request asks for {} choices (prompts times n); at most {} are allowed",
-                                   job.num_choices(), limit));
+/// The hand-overs against the prompts.
+Outcome<void> check_handovers(Job& job) {
   if (!job.kv.remote_prefill.empty() && job.kv.remote_prefill.size() != job.prompts.size())
     return bad_request(fmt::format("kv_transfer_params is malformed: it hands over {} prompts, the request has {}",
                                    job.kv.remote_prefill.size(), job.prompts.size()),
@@ -192,7 +188,12 @@ Outcome<void> check_counts(const Context& context, Job& job) {
   return {};
 }
 
-/// The budget over all prompts (the smallest), then the sampling ranges.
+/// Beside the tokens that were asked for; not positive if those do not fit at all.
+std::int64_t room_for_prompt(const Context& context, std::optional<std::int64_t> asked) {
+  return context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1));
+}
+
+/// The budget over all prompts (the smallest), then the sampling ranges and the number of choices.
 Outcome<void> resolve(const Context& context, Job& job, std::optional<std::int64_t> asked) {
   std::int64_t budget = context.max_model_len();
   for (const Prompt& prompt : job.prompts) {
@@ -203,7 +204,10 @@ Outcome<void> resolve(const Context& context, Job& job, std::optional<std::int64
     budget = std::min(budget, left);
   }
   TANDEM_ASSIGN(job.sampling, resolve_sampling(job.sampling_fields, context.parts.defaults, context.limits(), budget));
-  TANDEM_TRY(check_counts(context, job));
+  const auto limit = static_cast<std::size_t>(context.engine().options().max_waiting);
+  if (job.num_choices() > limit)
+    return bad_request(fmt::format("the request asks for {} choices (prompts times n); at most {} are allowed",
+                                   job.num_choices(), limit));
   if (job.for_prefill) {
     job.stream = job.include_usage = job.continuous_usage = false;
     job.n = job.sampling_fields.n = 1;
@@ -353,9 +357,9 @@ Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& reques
     asked = 1;
   }
   TANDEM_ASSIGN(job.prompts, read_prompts(context, body));
+  TANDEM_TRY(check_handovers(job));
+  TANDEM_TRY(truncate_prompts(body, room_for_prompt(context, asked), job));
   for (Prompt& prompt : job.prompts) {
-    TANDEM_TRY(
-        truncate_prompt(body, context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1)), prompt.ids));
     if (!echo)
       prompt.echo.clear();
     else if (prompt.echo.empty() && context.parts.tokenizer)
@@ -379,15 +383,16 @@ Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", false));
   Prompt prompt;
   TANDEM_ASSIGN(prompt.ids, tokenize(context, rendered.text, add_special, !body.has("truncate_prompt_tokens")));
-  TANDEM_TRY(truncate_prompt(body, context.max_model_len() - std::max<std::int64_t>(1, asked.value_or(1)), prompt.ids));
   if (echo) prompt.echo = rendered.last_content;
+  job.prompts.push_back(std::move(prompt));
+  TANDEM_TRY(check_handovers(job));
+  TANDEM_TRY(truncate_prompts(body, room_for_prompt(context, asked), job));
   job.role = rendered.role;
   job.message = std::move(rendered.plan);
   TANDEM_TRY(constrain_message(context, job));
   // Tags of calls may be special tokens, which must not be skipped.
   if (job.message.tools == ToolMode::kAuto && job.message.format != config::ToolFormat::kLlama3Json)
     job.sampling_fields.skip_special_tokens = false;
-  job.prompts.push_back(std::move(prompt));
   TANDEM_TRY(resolve(context, job, asked));
   TANDEM_ASSIGN(job.sampling.bad_words, read_bad_words(context, body));
   return job;

@@ -79,7 +79,9 @@ Outcome<std::vector<std::int32_t>> tokenize(const Context& context, std::string_
 
 /// The member "prompt" of a completion, each text as its echo.
 Outcome<std::vector<Prompt>> read_prompts(const Context& context, const Fields& body);
-/// Keeps the last k ids (truncate_prompt_tokens), at most `limit`.
-Outcome<void> truncate_prompt(const Fields& body, std::int64_t limit, std::vector<std::int32_t>& ids);
+/// Keeps the last ids of each prompt: as many as truncate_prompt_tokens says, at most `limit`, and with -1 what fits.
+/// A decoder that waits for a push has said what that is; for one that pulls later and may see another max_tokens
+/// (a foreign proxy tells a prefiller nothing of the client's), no KV is kept: it computes the prompt itself.
+Outcome<void> truncate_prompts(const Fields& body, std::int64_t limit, Job& job);
 
 }  // namespace tandem::api

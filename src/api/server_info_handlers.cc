@@ -86,12 +86,12 @@ net::Task<void> handle_server_info(ContextPtr context, ExchangePtr exchange) {
   } else {
     response = error_response(bad_request("the query is not known; expected config_format=text or =json"));
   }
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
-net::Task<void> handle_is_sleeping(ContextPtr context, ExchangePtr exchange) {
+net::Task<void> handle_is_sleeping(ContextPtr, ExchangePtr exchange) {
   net::HttpResponse response(200, "application/json", R"({"is_sleeping":false})");
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_tokenizer_info(ContextPtr context, ExchangePtr exchange) {
@@ -100,17 +100,17 @@ net::Task<void> handle_tokenizer_info(ContextPtr context, ExchangePtr exchange) 
     const Refusal refusal(404, "NotFoundError", "this model comes without a tokenizer_config.json");
     response = error_response(refusal);
   }
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_openapi(ContextPtr context, ExchangePtr exchange) {
   net::HttpResponse response(200, "application/json", openapi_json(routes_of(context->config)));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_docs(ContextPtr context, ExchangePtr exchange) {
   net::HttpResponse response(200, "text/html; charset=utf-8", docs_page(routes_of(context->config)));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 }  // namespace tandem::api

@@ -18,17 +18,10 @@
 namespace tandem::api {
 namespace {
 
-/// What a browser asks before it posts from another origin.
-net::Task<void> handle_preflight(ContextPtr context, ExchangePtr exchange) {
-  net::HttpResponse response = preflight_answer(context->config, exchange->request());
-  const auto sent = co_await exchange->respond(std::move(response));
-  if (!sent) log::debug("{}: {}", exchange->request().path, sent.error().message());
-}
-
-net::Task<void> refuse(ContextPtr context, ExchangePtr exchange, int status, std::string why) {
+net::Task<void> refuse(ExchangePtr exchange, int status, std::string why) {
   const Refusal refusal(status, status == 404 ? "NotFoundError" : "NotImplementedError", std::move(why));
   net::HttpResponse response = error_response(refusal);
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 /// Without the prefix that a gateway may leave on it.
@@ -54,15 +47,22 @@ std::optional<net::HttpResponse> check_key(const Context& context, const net::Ht
   return net::HttpResponse(401, "application/json", R"({"error":"Unauthorized"})");
 }
 
+/// The client's X-Request-Id, if it is text that can stand in a header of the answer.
+std::optional<std::string> id_to_echo(const net::HttpRequest& request) {
+  const std::string_view id = request.headers.find("x-request-id").value_or("");
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  return id.empty() || !printable ? std::nullopt : std::optional<std::string>(id);
+}
+
 std::optional<net::HttpResponse> gate(const Context& context, const net::HttpRequest& request) {
   static constexpr std::string_view kNewWork[] = {"/v1/chat/completions", "/v1/completions", "/invocations", "/health",
                                                   "/ping"};
   auto refused = check_key(context, request);
+  if (!refused && is_preflight(request)) return preflight_answer(context.config, request);
   if (!refused && context.draining && request.method != "OPTIONS" &&
       std::find(std::begin(kNewWork), std::end(kNewWork), bare_path(context, request)) != std::end(kNewWork))
     refused = error_response(Refusal(503, "ServiceUnavailableError",
                                      "this instance is stopping: it finishes what it has and takes nothing new"));
-  if (refused && context.parts.bearer.empty()) add_common_headers(context, request, refused->headers);
   return refused;
 }
 
@@ -114,7 +114,14 @@ Service::Service(const config::ServeConfig& config, ServiceParts parts)
 void Service::install(net::HttpServer& server) {
   server.error_body(error_body_for_status);
   // Behind the first process of an instance it is that one that has the clients.
-  if (context_->parts.bearer.empty()) server.observe(make_request_observer(context_->config, *context_->parts.metrics));
+  if (context_->parts.bearer.empty()) {
+    server.observe(make_request_observer(context_->config, *context_->parts.metrics));
+    server.stamp([context = context_](const net::HttpRequest& request, net::Headers& headers) {
+      add_cors_headers(context->config, request, headers);
+      if (context->config.enable_request_id_headers)
+        headers.set("X-Request-Id", id_to_echo(request).value_or(context->random_hex(32)));
+    });
+  }
   server.gate([context = context_](const net::HttpRequest& request) { return gate(*context, request); });
   const std::string& root = context_->config.root_path;
   for (const Route& route : routes_of(context_->config)) {
@@ -122,18 +129,13 @@ void Service::install(net::HttpServer& server) {
       return guarded(endpoint, context, std::move(exchange));
     };
     if (route.endpoint == nullptr)
-      handler = [context = context_, route](ExchangePtr exchange) {
-        return refuse(context, std::move(exchange), route.status, std::string(route.what));
+      handler = [route](ExchangePtr exchange) {
+        return refuse(std::move(exchange), route.status, std::string(route.what));
       };
-    const auto preflight = [context = context_](ExchangePtr exchange) {
-      return guarded(handle_preflight, context, std::move(exchange));
-    };
     // Gateways leave the prefix on paths or take it away.
     const std::string bare(route.path);
-    for (const std::string& path : root.empty() ? std::vector{bare} : std::vector{bare, root + bare}) {
+    for (const std::string& path : root.empty() ? std::vector{bare} : std::vector{bare, root + bare})
       server.route(std::string(route.method), path, handler);
-      server.route("OPTIONS", path, preflight);
-    }
   }
 }
 

@@ -5,7 +5,6 @@
 #include <boost/json.hpp>
 #include <chrono>
 
-#include "api/access.h"
 #include "api/aside.h"
 #include "api/chat_prompt.h"
 #include "api/front.h"
@@ -144,24 +143,9 @@ net::HttpResponse response_of(const Outcome<std::string>& body) {
 
 }  // namespace
 
-void add_common_headers(const Context& context, const net::HttpRequest& request, net::Headers& headers) {
-  add_cors_headers(context.config, request, headers);
-}
-
-net::Task<bool> send(ContextPtr context, ExchangePtr exchange, net::HttpResponse response) {
-  const net::HttpRequest& request = exchange->request();
-  add_common_headers(*context, request, response.headers);
-  if (context->config.enable_request_id_headers) {
-    const auto id = request.headers.find("x-request-id");
-    response.headers.set("X-Request-Id", id ? std::string(*id) : context->random_hex(32));
-  }
-  auto sent = co_await exchange->respond(std::move(response));
-  co_return static_cast<bool>(sent);
-}
-
 net::Task<void> handle_models(ContextPtr context, ExchangePtr exchange) {
   net::HttpResponse response(200, "application/json", models_json(*context));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_tokenize(ContextPtr context, ExchangePtr exchange) {
@@ -177,31 +161,31 @@ net::Task<void> handle_tokenize(ContextPtr context, ExchangePtr exchange) {
     body = co_await run_aside<std::string>(context, exchange->executor(), std::move(work));
   }
   net::HttpResponse response = response_of(*body);
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_detokenize(ContextPtr context, ExchangePtr exchange) {
   net::HttpResponse response = response_of(detokenize_json(*context, exchange->request()));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_health(ContextPtr context, ExchangePtr exchange) {
   const Status incomplete = context->front ? context->front->incomplete() : Status();
   net::HttpResponse response(context->engine().healthy() ? 200 : 503, "", "");
   if (!incomplete.ok()) response = error_response(Refusal(503, "ServiceUnavailableError", incomplete.message()));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
-net::Task<void> handle_version(ContextPtr context, ExchangePtr exchange) {
+net::Task<void> handle_version(ContextPtr, ExchangePtr exchange) {
   net::HttpResponse response(200, "application/json", fmt::format(R"({{"version":"{}"}})", config::version()));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_load(ContextPtr context, ExchangePtr exchange) {
   net::HttpResponse response(
       200, "application/json",
       fmt::format(R"({{"server_load":{}}})", context->config.server_load_tracking ? context->in_flight : 0));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
@@ -215,7 +199,7 @@ net::Task<void> handle_metrics(ContextPtr context, ExchangePtr exchange) {
   }
   net::HttpResponse response(200, std::string(obs::content_type(format)),
                              context->parts.metrics->expose(format, others));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_reset_prefix_cache(ContextPtr context, ExchangePtr exchange) {
@@ -226,7 +210,7 @@ net::Task<void> handle_reset_prefix_cache(ContextPtr context, ExchangePtr exchan
     context->front->forget_prompts();
   }
   net::HttpResponse response(200, "", "");
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange) {
@@ -241,12 +225,12 @@ net::Task<void> handle_release(ContextPtr context, ExchangePtr exchange) {
       if (answer.find("true") != std::string::npos) body = answer;
   }
   net::HttpResponse response(200, "application/json", body ? *body : R"({"released":false})");
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_info(ContextPtr context, ExchangePtr exchange) {
   net::HttpResponse response(200, "application/json", info_json(*context));
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 }  // namespace tandem::api

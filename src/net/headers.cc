@@ -34,4 +34,17 @@ std::optional<std::string_view> Headers::find(std::string_view name) const {
   return std::nullopt;
 }
 
+std::vector<std::string> listed_names(std::string_view value) {
+  std::vector<std::string> names;
+  while (!value.empty()) {
+    const auto comma = std::min(value.find(','), value.size());
+    auto name = value.substr(0, comma);
+    value.remove_prefix(std::min(comma + 1, value.size()));
+    while (name.starts_with(' ')) name.remove_prefix(1);
+    while (name.ends_with(' ')) name.remove_suffix(1);
+    if (!name.empty()) names.emplace_back(name);
+  }
+  return names;
+}
+
 }  // namespace tandem::net

@@ -192,6 +192,8 @@ class AsioHttpServer final : public HttpServer {
     state_->gate = std::move(check);
   }
 
+  void stamp(std::function<void(const HttpRequest&, Headers&)> add) override { state_->stamp = std::move(add); }
+
   void error_body(std::function<std::string(int, std::string_view)> make) override {
     state_->make_error = std::move(make);
   }

@@ -38,6 +38,9 @@ class Headers {
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
+/// The names in a field's value that is a list with commas.
+std::vector<std::string> listed_names(std::string_view value);
+
 struct HttpRequest {
   std::string method;  ///< "POST"
   std::string path;    ///< without query, percent-decoded
@@ -119,6 +122,9 @@ class HttpServer {
 
   /// Asked before routing, also for unknown paths: an answer here is the answer.
   virtual void gate(std::function<std::optional<HttpResponse>(const HttpRequest&)> check) = 0;
+  /// Has the last word on the head of every answer to a request, the server's own 404 included; not on answers to what
+  /// is no HTTP request.
+  virtual void stamp(std::function<void(const HttpRequest&, Headers&)> add) = 0;
   /// Exact path. Unknown paths answer 404 {"detail":"Not Found"}, wrong methods 405 {"detail":"Method Not Allowed"}.
   virtual void route(std::string method, std::string path, Handler handler) = 0;
   /// Wraps a message as the body of errors that the server itself makes (400 bad HTTP, 413, 431, 503).

@@ -23,15 +23,7 @@ void remove_hop_by_hop(Headers& headers) {
     Headers probe;
     probe.add(name, "");
     if (!probe.find("connection")) continue;
-    std::string_view rest = value;
-    while (!rest.empty()) {
-      const auto comma = std::min(rest.find(','), rest.size());
-      auto token = rest.substr(0, comma);
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-      while (token.starts_with(' ')) token.remove_prefix(1);
-      while (token.ends_with(' ')) token.remove_suffix(1);
-      if (!token.empty()) named.emplace_back(token);
-    }
+    for (std::string& token : listed_names(value)) named.push_back(std::move(token));
   }
   for (const auto& name : named) headers.remove(name);
   for (const auto name : kHopByHop) headers.remove(name);

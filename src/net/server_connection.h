@@ -38,6 +38,7 @@ struct ServerShared {
   ServerLimits limits;
   std::map<std::string, std::map<std::string, Handler>> routes;         ///< path, then method
   std::function<std::optional<HttpResponse>(const HttpRequest&)> gate;  ///< may be empty
+  std::function<void(const HttpRequest&, Headers&)> stamp;              ///< may be empty
   std::function<std::string(int, std::string_view)> make_error;
   ServerObserver observer;
   std::shared_ptr<boost::asio::ssl::context> tls;  ///< nullptr: plain HTTP
@@ -60,7 +61,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   bool idle() const { return phase_ == Phase::kIdle; }
   bool client_gone() const { return gone_; }
   const boost::asio::any_io_executor& executor() const { return shared_->executor; }
-  const ServerObserver& observer() const { return shared_->observer; }
+  const ServerShared& shared() const { return *shared_; }
 
   /// Writes everything within write_timeout per piece of progress. An error means that the client is gone.
   Task<Result<void>> write_all(std::string bytes);
@@ -145,8 +146,8 @@ class ConnectionExchange final : public Exchange, public std::enable_shared_from
   enum class State : std::uint8_t { kOpen, kStreaming, kDone, kBroken };
 
   Result<void> check(State expected, std::string_view call) const;
-  /// A head with this status goes out now.
-  void note_head(int status);
+  /// This head goes out now.
+  void finish_head(ResponseHead& head);
 
   std::shared_ptr<ServerConnection> connection_;
   HttpRequest request_;

@@ -75,16 +75,17 @@ Result<void> ConnectionExchange::check(State expected, std::string_view call) co
   return {};
 }
 
-void ConnectionExchange::note_head(int status) {
-  status_ = status;
-  if (const auto& answered = connection_->observer().answered) answered(request_, http_1_0_ ? "1.0" : "1.1", status);
+void ConnectionExchange::finish_head(ResponseHead& head) {
+  status_ = head.status;
+  const ServerShared& server = connection_->shared();
+  if (server.stamp) server.stamp(request_, head.headers);
+  if (const auto& answered = server.observer.answered) answered(request_, http_1_0_ ? "1.0" : "1.1", status_);
 }
 
 Task<Result<void>> ConnectionExchange::respond(HttpResponse response) {
   const auto self = shared_from_this();
   if (auto allowed = check(State::kOpen, "respond"); !allowed) co_return allowed;
   state_ = State::kDone;
-  note_head(response.status);
   ResponseHead head;
   head.status = response.status;
   head.headers = std::move(response.headers);
@@ -92,6 +93,7 @@ Task<Result<void>> ConnectionExchange::respond(HttpResponse response) {
   if (!bodiless(response.status)) head.content_length = response.body.size();
   head.keep_alive = keep_alive_;
   head.http_1_0 = http_1_0_;
+  finish_head(head);
   std::string bytes = serialize_head(head);
   if (!head_only_ && !bodiless(response.status)) {
     bytes += response.body;
@@ -118,7 +120,7 @@ Task<Result<void>> ConnectionExchange::begin_stream(int status, Headers headers)
   }
   head.headers = std::move(headers);
   state_ = State::kStreaming;
-  note_head(status);
+  finish_head(head);
   if (bodiless(status)) {
     head.content_length.reset();
     length_left_ = 0;

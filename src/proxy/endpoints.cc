@@ -45,7 +45,9 @@ std::vector<std::shared_ptr<Instance>> all_instances(const ProxyContext& context
 }
 
 net::ClientRequest same_request(const ProxyContext& context, const net::HttpRequest& from) {
-  net::ClientRequest request(from.method, from.query.empty() ? from.path : from.path + "?" + from.query);
+  // The answer to HEAD has the length of GET's.
+  net::ClientRequest request(from.method == "HEAD" ? "GET" : from.method,
+                             from.query.empty() ? from.path : from.path + "?" + from.query);
   const auto id = from.headers.find("x-request-id");
   request.headers = backend_headers(from.headers, id ? std::string(*id) : make_uuid(), context.config);
   request.body = from.body;
@@ -269,9 +271,14 @@ net::Task<void> metrics(Context context, ExchangePtr exchange) {
 }  // namespace
 
 void add_endpoints(net::HttpServer& server, const Context& context) {
-  const auto add = [&](const char* method, const char* path, net::Task<void> (*handler)(Context, ExchangePtr)) {
+  const auto route = [&](const char* method, const char* path, net::Task<void> (*handler)(Context, ExchangePtr)) {
     server.route(method, path,
                  [context, handler](ExchangePtr exchange) { return handler(context, std::move(exchange)); });
+  };
+  // Browsers ask before they post; what they may is the instances' to say.
+  const auto add = [&](const char* method, const char* path, net::Task<void> (*handler)(Context, ExchangePtr)) {
+    route(method, path, handler);
+    route("OPTIONS", path, any_instance);
   };
   add("GET", "/v1/models", models);
   add("GET", "/healthcheck", healthcheck);
@@ -291,9 +298,8 @@ void add_endpoints(net::HttpServer& server, const Context& context) {
         "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/v1/responses",
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"})
     add("POST", path, any_instance);
-  // Browsers ask before they post; what they may is the instances' to say.
-  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/detokenize"})
-    add("OPTIONS", path, any_instance);
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/invocations"})
+    route("OPTIONS", path, any_instance);
 }
 
 }  // namespace tandem::proxy

@@ -16,6 +16,7 @@ SCHEMA = {"type": "object", "properties": {"name": {"enum": ["é", "b"]}, "age":
 CALL = r'<tool_call>\n\{"name": "get_weather", "arguments": \{"city": "(Paris|Rome)", "days": [1-3]\}\}\n</tool_call>'
 EMOJI = "(\U0001f600|\U0001f44d\U0001f3fd|é|नम|中文){3}"
 LONG = "The old lighthouse keeper counted the ships that passed each night and wrote their names in a book. "
+TOO_LONG = [{"role": "user", "content": LONG * 50}]
 USER = [{"role": "user", "content": "Tell me about Paris."}]
 IDS = [504 + 7 * i for i in range(20)]
 
@@ -46,6 +47,8 @@ COMPLETION_FIELDS = [
     {"logit_bias": {"2": 100}, "ignore_eos": True}, {"logit_bias": {"2": 100}, "max_tokens": 1},
     {"allowed_token_ids": [504, 511, 518], "max_tokens": 4}, {"skip_special_tokens": False, "logit_bias": {"2": 100}},
     {"spaces_between_special_tokens": False}, {"truncate_prompt_tokens": 2}, {"prompt": IDS, "truncate_prompt_tokens": -1},
+    {"prompt": LONG * 50, "truncate_prompt_tokens": -1}, {"prompt": [IDS * 30, IDS], "truncate_prompt_tokens": -1, "n": 1},
+    {"prompt": LONG * 50, "truncate_prompt_tokens": 300}, {"prompt": IDS * 30, "truncate_prompt_tokens": -1, "max_tokens": None},
     {"cache_salt": "s"}, {"priority": -3}, {"request_id": "mine", "user": "u", "nobody_knows": [1]},
     {"vllm_xargs": {"a": 1}}, {"kv_transfer_params": {}}, {"kv_transfer_params": None}, {"best_of": 1},
     {"guided_choice": ["nice", "bad"]}, {"guided_regex": "[0-9]{2}:[0-9]{2}", "max_tokens": 9},
@@ -73,6 +76,8 @@ CHAT_FIELDS = [
     {"add_generation_prompt": False}, {"echo": True}, {"add_special_tokens": True}, {"documents": [{"text": "d"}]},
     {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ word }}",
      "chat_template_kwargs": {"word": " yes", "other": 1}}, {"reasoning_effort": "low"}, {"truncate_prompt_tokens": 5},
+    {"messages": TOO_LONG, "truncate_prompt_tokens": -1},
+    {"messages": TOO_LONG, "truncate_prompt_tokens": -1, "max_tokens": None, "max_completion_tokens": 5, "echo": False},
     {"response_format": {"type": "text"}}, {"response_format": {"type": "json_object"}, "max_tokens": 6},
     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
      "max_tokens": 20},
@@ -137,7 +142,7 @@ REFUSED = [
     chat(continue_final_message=True, add_generation_prompt=True), chat(chat_template="{{ raise_exception('no') }}"),
     chat(chat_template="{% if"), chat(documents=5), chat(chat_template_kwargs=5), chat(bad_words=[" "]),
     chat(bad_words="x"), chat(response_format={"type": "yaml"}), chat(response_format={"type": "structural_tag"}),
-    chat(response_format={"type": "structural_tag", "format": {"type": "what"}}), chat([{"role": "user", "content": LONG * 50}]),
+    chat(response_format={"type": "structural_tag", "format": {"type": "what"}}), chat(TOO_LONG),
     chat(structured_outputs={"json": {"type": "thing"}}), chat(structured_outputs=5), chat(audio={"voice": "x"}),
 ]
 

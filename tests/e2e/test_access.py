@@ -79,12 +79,37 @@ class Endpoints(unittest.TestCase):
             self.assertGreater(proxy.metric("tandem:proxy_requests_total", endpoint="/invocations"), 0)
         tandem.assert_blocks_come_back(*self.pull[:2], *self.layerwise[:2])
 
+    def test_a_head_has_the_length_of_the_whole_answer(self):
+        for process in (self.pull[1], self.pull[2], self.layerwise[2]):
+            for path in ("/v1/models", "/docs"):
+                with contextlib.closing(process.connection()) as connection:
+                    lengths = []
+                    for method in ("GET", "HEAD"):
+                        connection.request(method, path)
+                        answer = connection.getresponse()
+                        lengths.append((answer.status, answer.getheader("Content-Length"), len(answer.read())))
+                    whole, head = lengths
+                    self.assertEqual(whole[:2], (200, str(whole[2])), process.name)
+                    self.assertEqual(head, (*whole[:2], 0), process.name)
+
     def test_browsers_may_ask_through_proxies(self):
-        with contextlib.closing(self.pull[2].connection()) as connection:
-            connection.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "https://a"})
-            answer = connection.getresponse()
-            self.assertEqual(answer.status, 200)
-            self.assertEqual(answer.getheader("Access-Control-Allow-Origin"), "*")
+        asked = {"Origin": "https://a", "Access-Control-Request-Method": "POST",
+                 "Access-Control-Request-Headers": "authorization,content-type"}
+        for process in (self.pull[1], self.pull[2], self.layerwise[2]):
+            for path in ("/v1/chat/completions", "/v1/models", "/tokenize", "/health"):
+                with self.subTest(process=process.name, path=path):
+                    with contextlib.closing(process.connection()) as connection:
+                        connection.request("OPTIONS", path, headers=asked)
+                        answer = connection.getresponse()
+                        self.assertEqual((answer.status, answer.read()), (200, b"OK"))
+                        self.assertEqual(answer.getheader("Access-Control-Allow-Origin"), "*")
+                        self.assertEqual(answer.getheader("Access-Control-Allow-Headers"), asked["Access-Control-Request-Headers"])
+                        self.assertIn("POST", answer.getheader("Access-Control-Allow-Methods"))
+            with contextlib.closing(process.connection()) as connection:
+                connection.request("POST", "/v1/chat/completions", json.dumps(CHAT),
+                                   {"Content-Type": "application/json", "Origin": "https://a"})
+                answer = connection.getresponse()
+                self.assertEqual((answer.status, answer.getheader("Access-Control-Allow-Origin")), (200, "*"))
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -89,6 +89,14 @@ class GuestsOfTheScripts:
         expected = self.alone.post("/v1/chat/completions", chat)[1]["choices"][0]["message"]["content"]
         self.assertEqual(proxy.post("/v1/chat/completions", chat)[1]["choices"][0]["message"]["content"], expected)
         self.assertEqual(pieces(proxy, "/v1/chat/completions", chat, "delta"), expected)
+        # The scripts tell a prefiller nothing of the client's max_tokens, and what fits depends on it.
+        body = {"model": self.model(), "prompt": [97 + i % 7 for i in range(2100)], "truncate_prompt_tokens": -1,
+                "max_tokens": 12, "temperature": 0}
+        expected = self.alone.post("/v1/completions", body)[1]
+        status, answer = proxy.post("/v1/completions", body)
+        self.assertEqual((status, expected["usage"]["prompt_tokens"]), (200, 2036), answer)
+        self.assertEqual(answer["choices"][0]["text"], expected["choices"][0]["text"])
+        self.assertEqual(answer["usage"], expected["usage"])
         self.assertGreater(self.moved_bytes(), before, "KV came from the prefillers")
         tandem.assert_blocks_come_back(*self.p, *self.d, within_s=10)
 

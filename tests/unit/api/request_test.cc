@@ -133,6 +133,15 @@ TEST_F(RequestTest, LengthsAgainstTheContext) {
       3U);
   refused(R"("truncate_prompt_tokens":63)", "truncate_prompt_tokens value (63) is greater than max_model_len");
   refused(R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens");
+  const std::string long_one = '"' + std::string(70, 'a') + "bc\"";
+  EXPECT_EQ(good(R"("truncate_prompt_tokens":-1,"max_tokens":2)", long_one).prompts[0].ids.size(), 62U);
+  EXPECT_EQ(good(R"("truncate_prompt_tokens":-1,"max_tokens":null)", long_one).prompts[0].ids.size(), 63U);
+  EXPECT_EQ(good(R"("truncate_prompt_tokens":-1,"max_tokens":2)").prompts[0].ids.size(), 4U) << "it fits";
+  for (const char* too_many : {"64", "65", "9223372036854775807"}) {
+    const auto none = completion(R"("truncate_prompt_tokens":-1,"max_tokens":)" + std::string(too_many), long_one);
+    ASSERT_FALSE(none) << too_many;
+    EXPECT_EQ(none.error().param, "input_tokens") << "no prompt at all would fit";
+  }
 }
 
 TEST_F(RequestTest, PromptsInAllForms) {
@@ -383,6 +392,38 @@ TEST_F(RequestTest, PushesOfADecoder) {
   config_.kv_transfer = test::test_kv(config::KvRole::kConsumer);
   rebuild();
   refused(member(decoders_message("cmpl-x-0", 3)), "no producing KV connector");
+}
+
+TEST_F(RequestTest, APrefillerCutsAPromptWhereItsDecoderDid) {
+  config_.kv_transfer = test::test_kv(config::KvRole::kProducer);
+  rebuild();
+  const auto asked = [](const boost::json::object& params, const char* keep = "-1") {
+    return R"("max_tokens":1,"truncate_prompt_tokens":)" + std::string(keep) +
+           ",\"kv_transfer_params\":" + boost::json::serialize(params);
+  };
+  const std::string long_one = '"' + std::string(70, 'a') + "bc\"";
+  // The decoder saw "max_tokens":4, and what fits beside that is 60 tokens.
+  const Job pushed = good(asked(decoders_message("cmpl-x-0", 60)), long_one);
+  EXPECT_EQ(pushed.prompts[0].ids.size(), 60U);
+  EXPECT_EQ(pushed.prompts[0].ids.back(), 'c');
+  EXPECT_EQ(good(asked(decoders_message("cmpl-x-0", 4))).prompts[0].ids.size(), 4U) << "nothing to cut";
+  EXPECT_EQ(good(asked(decoders_message("cmpl-x-0", 60), "5"), long_one).prompts[0].ids.size(), 5U);
+  boost::json::object batch = decoders_message("cmpl-x-0", 60);
+  batch["batch_kv_transfer_params"] = boost::json::object{{"cmpl-x-0", decoders_message("cmpl-x-0", 60)},
+                                                          {"cmpl-x-1", decoders_message("cmpl-x-1", 59)}};
+  const Job both = good(asked(batch), "[" + long_one + "," + long_one + "]");
+  EXPECT_EQ(both.prompts[0].ids.size(), 60U);
+  EXPECT_EQ(both.prompts[1].ids.size(), 59U);
+
+  // Pull: our proxy says what the client asked for; of a foreign one's decoder nothing is known.
+  boost::json::object pull{{"do_remote_decode", true}};
+  EXPECT_TRUE(good(asked(pull)).kv.remote_decode) << "it was not cut";
+  EXPECT_FALSE(good(asked(pull), long_one).kv.remote_decode);
+  EXPECT_TRUE(good(asked(pull, "5"), long_one).kv.remote_decode);
+  pull["tandem_client"] = boost::json::object{{"max_tokens", 4}};
+  const Job told = good(asked(pull), long_one);
+  EXPECT_TRUE(told.kv.remote_decode);
+  EXPECT_EQ(told.prompts[0].ids.size(), 60U);
 }
 
 TEST_F(RequestTest, MetaserversOfALayerwiseProxy) {

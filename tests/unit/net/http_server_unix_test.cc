@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP server on a Unix socket, and its gate.
+// The HTTP server on a Unix socket, its gate and its stamp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -118,6 +118,29 @@ TEST_F(UnixServerTest, AGateIsAskedBeforeAnyPath) {
   EXPECT_EQ(ask("/nowhere", ""), 401);
   EXPECT_EQ(ask("/", "X-Pass: 1\r\n"), 200);
   EXPECT_EQ(ask("/nowhere", "X-Pass: 1\r\n"), 404);
+}
+
+Task<void> answer_in_pieces(std::shared_ptr<Exchange> exchange) {
+  (void)co_await exchange->begin_stream(200, Headers());
+  (void)co_await exchange->end_stream();
+}
+
+TEST_F(UnixServerTest, EveryAnswerIsStamped) {
+  server_ = make();
+  io_.call([&] {
+    server_->route("GET", "/pieces", answer_in_pieces);
+    server_->gate([](const HttpRequest& request) -> std::optional<HttpResponse> {
+      if (request.path != "/locked") return std::nullopt;
+      return HttpResponse(401, "text/plain", "no");
+    });
+    server_->stamp([](const HttpRequest& request, Headers& headers) { headers.set("X-Of", request.path); });
+  });
+  const auto port = io_.call([&] { return *server_->listen("127.0.0.1", 0); });
+  for (const std::string of : {"GET /", "GET /pieces", "GET /locked", "GET /nowhere", "PUT /"}) {
+    test::RawClient client(port);
+    client.send(of + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    EXPECT_THAT(client.read_response(), HasSubstr("\r\nX-Of: " + of.substr(4) + "\r\n")) << of;
+  }
 }
 
 }  // namespace
