@@ -90,8 +90,11 @@ CHAT_FIELDS = [
     {"tools": WEATHER, "guided_regex": f"{CALL}\n{CALL}", "max_tokens": 90, "parallel_tool_calls": False},
     {"tools": WEATHER, "guided_regex": CALL, "max_tokens": 20},
     {"tools": WEATHER, "guided_regex": r'<tool_call>\n\{"name": oh\n</tool_call>', "max_tokens": 30},
+    {"tools": WEATHER, "guided_regex": r'<tool_call>\{"name": "noargs"\}</tool_call>', "max_tokens": 30},
+    {"tools": WEATHER, "guided_regex": f"{CALL}{CALL}", "max_tokens": 50},
     {"tools": WEATHER, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 50},
     {"tools": WEATHER, "tool_choice": CLIMATE, "max_tokens": 40}, {"tools": WEATHER, "tool_choice": CLIMATE},
+    {"tools": WEATHER, "tool_choice": "required", "max_tokens": 20},
     {"tools": WEATHER, "tool_choice": "required", "max_tokens": 12, "logprobs": True, "return_token_ids": True},
     {"cache_salt": "s", "priority": 4, "metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
 ]
