@@ -129,8 +129,7 @@ class ChatFormat final : public AnswerFormat {
     writer.end_object();
   }
 
-  /// "tool_calls" if there are calls that a client can make, else why the engine stopped. A named tool was the client's
-  /// own choice, and a required call that was cut off is none.
+  /// "tool_calls" if all calls are whole, else why the engine stopped. A named tool was the client's own choice.
   std::string_view finish_reason(const Choice& choice) const {
     const bool whole_calls = !choice.message->calls().empty() && !choice.message->malformed();
     const bool stopped = *choice.finish == engine::FinishReason::kStop;
@@ -141,22 +140,21 @@ class ChatFormat final : public AnswerFormat {
   /// All members of a whole message but its role.
   void write_message(JsonWriter& writer, const MessageParser& message) const {
     const bool forced = job_.message.tools == ToolMode::kRequired || job_.message.tools == ToolMode::kNamed;
-    const bool has_calls = !message.calls().empty() && !message.malformed();
-    const std::string content = job_.prompts[0].echo + (has_calls ? message.content() : message.text());
-    if (content.empty() && ((has_calls && !forced) || !message.reasoning().empty()))
+    const bool is_all_calls = !message.calls().empty() && !forced;
+    const std::string content = job_.prompts[0].echo + message.content();
+    if (content.empty() && (is_all_calls || !message.reasoning().empty()))
       writer.null_member("content");
     else
       writer.member("content", content);
     writer.null_member("refusal").null_member("annotations").null_member("audio").null_member("function_call");
     writer.key("tool_calls").begin_array();
     for (const ToolCall& call : message.calls()) {
-      if (!has_calls) break;
       writer.begin_object().member("id", call.id).member("type", "function").key("function").begin_object();
       writer.member("name", call.name).member("arguments", call.arguments).end_object().end_object();
     }
     writer.end_array();
     for (const char* name : {"reasoning", "reasoning_content"}) {
-      if (message.reasoning().empty())
+      if (message.reasoning().empty() || !job_.message.show_reasoning)
         writer.null_member(name);
       else
         writer.member(name, message.reasoning());
@@ -177,8 +175,7 @@ class ChatFormat final : public AnswerFormat {
         if (call.first) writer.member("id", calls[call.index].id).member("type", "function");
         writer.member("index", static_cast<std::int64_t>(call.index)).key("function").begin_object();
         if (call.first) writer.member("name", call.name);
-        if (!call.arguments.empty()) writer.member("arguments", call.arguments);
-        writer.end_object().end_object();
+        writer.member("arguments", call.arguments).end_object().end_object();
       }
       writer.end_array();
     }

@@ -123,7 +123,7 @@ class CompletionFormat final : public AnswerFormat {
     Lists logprobs;
   };
   Echoed echoed(std::size_t index, const Choice& choice, bool first) const {
-    if (!first || prompt(index).echo.empty() || choice.prompt_logprobs.empty()) return {};
+    if (!first || !job_.echo || choice.prompt_logprobs.empty()) return {};
     return {prompt(index).ids, choice.prompt_logprobs};
   }
 

@@ -216,13 +216,14 @@ Outcome<void> resolve(const Context& context, Job& job, std::optional<std::int64
   return {};
 }
 
-Outcome<void> read_completion_logprobs(const Context& context, const Fields& body, bool echo, Job& job) {
+Outcome<void> read_completion_logprobs(const Context& context, const Fields& body, Job& job) {
   TANDEM_ASSIGN(const auto logprobs, body.integer("logprobs"));
   if (!logprobs) return {};
   if (*logprobs < 0) return value_error("`logprobs` must be a positive value.");
   TANDEM_ASSIGN(job.sampling_fields.logprobs, checked_logprobs(*logprobs, context.limits()));
   // The prompt's tokens stand before the answer's, with log-probabilities of their own.
-  if (echo && !job.sampling_fields.prompt_logprobs) job.sampling_fields.prompt_logprobs = job.sampling_fields.logprobs;
+  if (job.echo && !job.sampling_fields.prompt_logprobs)
+    job.sampling_fields.prompt_logprobs = job.sampling_fields.logprobs;
   return {};
 }
 
@@ -349,10 +350,10 @@ Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& reques
   const bool for_prefill = restore_client_limits(context, object);
   const Fields body(object, completion_schema());
   TANDEM_ASSIGN(Job job, read_common(context, request, body, false, for_prefill));
-  TANDEM_ASSIGN(const bool echo, body.boolean("echo", false));
-  TANDEM_TRY(read_completion_logprobs(context, body, echo, job));
+  TANDEM_ASSIGN(job.echo, body.boolean("echo", false));
+  TANDEM_TRY(read_completion_logprobs(context, body, job));
   TANDEM_ASSIGN(auto asked, completion_tokens(body));
-  if (echo && asked == 0) {
+  if (job.echo && asked == 0) {
     job.drop_output = true;
     asked = 1;
   }
@@ -360,7 +361,7 @@ Outcome<Job> prepare_completion(Context& context, const net::HttpRequest& reques
   TANDEM_TRY(check_handovers(job));
   TANDEM_TRY(truncate_prompts(body, room_for_prompt(context, asked), job));
   for (Prompt& prompt : job.prompts) {
-    if (!echo)
+    if (!job.echo)
       prompt.echo.clear();
     else if (prompt.echo.empty() && context.parts.tokenizer)
       prompt.echo = context.parts.tokenizer->decode(prompt.ids, false);
@@ -378,12 +379,12 @@ Outcome<Job> prepare_chat(Context& context, const net::HttpRequest& request) {
   TANDEM_ASSIGN(Job job, read_common(context, request, body, true, for_prefill));
   TANDEM_TRY(read_chat_logprobs(context, body, job));
   TANDEM_ASSIGN(const auto asked, chat_tokens(body));
-  TANDEM_ASSIGN(const bool echo, body.boolean("echo", false));
+  TANDEM_ASSIGN(job.echo, body.boolean("echo", false));
   TANDEM_ASSIGN(ChatPrompt rendered, render_chat_prompt(context, body));
   TANDEM_ASSIGN(const bool add_special, body.boolean("add_special_tokens", false));
   Prompt prompt;
   TANDEM_ASSIGN(prompt.ids, tokenize(context, rendered.text, add_special, !body.has("truncate_prompt_tokens")));
-  if (echo) prompt.echo = rendered.last_content;
+  if (job.echo) prompt.echo = rendered.last_content;
   job.prompts.push_back(std::move(prompt));
   TANDEM_TRY(check_handovers(job));
   TANDEM_TRY(truncate_prompts(body, room_for_prompt(context, asked), job));

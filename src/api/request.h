@@ -22,7 +22,7 @@ namespace tandem::api {
 /// One prompt of a request.
 struct Prompt {
   std::vector<std::int32_t> ids;
-  std::string echo;  ///< text to put before each of its choices (echo), else ""
+  std::string echo;  ///< with Job::echo: text to put before each of its choices, else ""
 };
 
 /// A checked request, ready to be queued.
@@ -37,6 +37,7 @@ struct Job {
   bool continuous_usage = false;
   bool return_token_ids = false;
   bool tokens_as_ids = false;         ///< token strings of log-probabilities are "token_id:N"
+  bool echo = false;                  ///< the prompt stands before each answer
   bool show_prompt_logprobs = false;  ///< the request asked for prompt_logprobs
   bool drop_output = false;           ///< completions: echo with max_tokens 0
   bool for_prefill = false;           ///< a proxy asks for the KV of what a client sent: one token is made

@@ -60,6 +60,9 @@ void EngineCore::on(SubmitCommand command) {
   std::vector<std::int32_t> prompt = std::exchange(request.request.prompt, {});
   request.num_prompt = std::ssize(prompt);
   request.holds_remote = env_.transfer != nullptr && request.request.remote_prefill.has_value();
+  // Sized before any token is scored: a prompt of one token has no other place to be told from one that nobody asks
+  // for.
+  if (request.wants_prompt_logprobs()) request.prompt_logprobs.resize(prompt.size());
   request.suppressed = ids_suppressed_before_min_tokens(*request.request.sampling, options_.eos_token_ids);
   if (env_.tokenizer) request.text.emplace(env_.tokenizer, request.request.sampling, prompt);
   requests_.emplace(request.handle, std::move(owned));
@@ -224,7 +227,6 @@ void EngineCore::take_prompt(worker::PromptLogprobs prompt) {
   if (found == requests_.end()) return;
   Request& request = *found->second;
   if (!prompt.error.ok()) return fail(request, prompt.error);
-  request.prompt_logprobs.resize(static_cast<std::size_t>(request.num_prompt));
   auto place = request.prompt_logprobs.begin() + prompt.first_position + 1;
   for (auto& list : prompt.tokens) *place++ = std::move(list);
 }

@@ -38,6 +38,8 @@ COMPLETION_FIELDS = [
     {"prompt": IDS}, {"prompt": [IDS, IDS[:7]]}, {"prompt": ["a"]}, {"prompt": LONG * 4}, {"prompt": IDS[:16]},
     {"add_special_tokens": False}, {"echo": True}, {"echo": True, "max_tokens": 0}, {"prompt": IDS[:5], "echo": True},
     {"echo": True, "logprobs": 1}, {"prompt": [IDS[:4], IDS[:6]], "echo": True, "logprobs": 0, "max_tokens": 0},
+    {"prompt": IDS[:1]}, {"prompt": IDS[:1], "echo": True, "logprobs": 0, "max_tokens": 1},
+    {"prompt": IDS[:1], "echo": True, "logprobs": 1, "max_tokens": 0},
     {"logprobs": 2}, {"logprobs": 0, "max_tokens": 1}, {"logprobs": 3, "return_tokens_as_token_ids": True},
     {"return_token_ids": True}, {"return_token_ids": True, "echo": True},
     {"stop": " blue"}, {"stop": ["e", "l"], "include_stop_str_in_output": True, "max_tokens": 9},
@@ -93,14 +95,18 @@ CHAT_FIELDS = [
     {"tools": WEATHER, "guided_regex": f"{CALL}\n{CALL}", "max_tokens": 90, "parallel_tool_calls": False},
     {"tools": WEATHER, "guided_regex": CALL, "max_tokens": 20},
     {"tools": WEATHER, "guided_regex": r'<tool_call>\n\{"name": oh\n</tool_call>', "max_tokens": 30},
+    {"tools": WEATHER, "guided_regex": r'<tool_call>\{"name": "noargs"\}</tool_call>', "max_tokens": 30},
+    {"tools": WEATHER, "guided_regex": f"{CALL}{CALL}", "max_tokens": 50},
     {"tools": WEATHER, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 50},
     {"tools": WEATHER, "tool_choice": CLIMATE, "max_tokens": 40}, {"tools": WEATHER, "tool_choice": CLIMATE},
+    {"tools": WEATHER, "tool_choice": "required", "max_tokens": 20},
     {"tools": WEATHER, "tool_choice": "required", "max_tokens": 12, "logprobs": True, "return_token_ids": True},
     {"cache_salt": "s", "priority": 4, "metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
 ]
 # Only whole or only streamed.
 SINGLE = [
     completion(prompt_logprobs=0), completion(prompt_logprobs=1, logprobs=1), completion(IDS, prompt_logprobs=2, max_tokens=1),
+    completion(IDS[:1], prompt_logprobs=2, echo=True, logprobs=0), completion([IDS[:1], IDS[1:3]], prompt_logprobs=1),
     chat(prompt_logprobs=1), completion(stream=True, prompt_logprobs=0),
     *[path(stream=True, stream_options=options) for path in (completion, chat) for options in (
         None, {}, {"include_usage": True}, {"include_usage": False},
@@ -156,6 +162,6 @@ def good():
             both = any(name in fields for name in BOTH_WAYS)
             if both or i % 2 == 0:
                 yield make(**fields)
-            if (both or i % 2 == 1) and not (fields.get("echo") and "logprobs" in fields):
+            if both or i % 2 == 1:
                 yield make(**fields, stream=True, stream_options={"include_usage": True})
     yield from SINGLE

@@ -286,6 +286,10 @@ class Reports:
         whole = self.asker.answer(corpus.COMPLETIONS, {**body, "max_tokens": 0})["choices"][0]
         self.assertEqual(whole["text"], prompt)
         self.assertEqual(whole["logprobs"]["token_logprobs"], scores["token_logprobs"][:len(ids)])
+        one = self.asker.answer(corpus.COMPLETIONS, {**body, "prompt": ids[:1], "prompt_logprobs": 2})["choices"][0]
+        self.assertEqual(one["prompt_logprobs"], [None])
+        self.assertEqual(one["logprobs"]["token_logprobs"][0], None)
+        self.assertEqual("".join(one["logprobs"]["tokens"]), one["text"])
 
     def test_stop_means_an_end_token(self):
         for seed in range(8):

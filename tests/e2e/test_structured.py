@@ -116,13 +116,25 @@ class Structured(unittest.TestCase):
         self.assertEqual(set(json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])), {"city", "days"})
         choice = self.everywhere(body(tools=TOOLS, guided_regex=CALL + "\n" + CALL, max_tokens=200))
         self.assertEqual(len(choice["message"]["tool_calls"]), 2)
-        # Cut off: no call, and the reason says so. A stream has told what it knew of the call by then.
-        request = body(tools=TOOLS, guided_regex=CALL, max_tokens=20)
-        status, answer = self.pairs["pull"].post(CHAT, request)
-        self.assertEqual((answer["choices"][0]["finish_reason"], answer["choices"][0]["message"]["tool_calls"]),
-                         ("length", []))
-        self.assertTrue(answer["choices"][0]["message"]["content"].startswith("<tool_call>"))
-        self.assertEqual(joined(self.pairs["pull"].stream(CHAT, request))[1], "length")
+        choice = self.everywhere(body(tools=TOOLS, guided_regex='<tool_call>\\{"name": "noargs"\\}</tool_call>'))
+        self.assertEqual(choice["message"]["content"], '<tool_call>{"name": "noargs"}</tool_call>')
+        self.assertEqual((choice["message"]["tool_calls"], choice["finish_reason"]), ([], "stop"))
+
+    def test_tool_calls_that_are_cut_off(self):
+        """A call is told once its arguments have begun, whole and streamed, and the reason says that it is not whole."""
+        named = {"type": "function", "function": {"name": "get_climate"}}
+        for fields in (dict(guided_regex=CALL + CALL), dict(tool_choice="required"), dict(tool_choice=named)):
+            calls = 0
+            for number in range(4, 40, 5):
+                choice = self.everywhere(body(tools=TOOLS, **fields, max_tokens=number))
+                message = choice["message"]
+                self.assertGreaterEqual(len(message["tool_calls"]), calls)
+                calls = len(message["tool_calls"])
+                self.assertTrue(calls or message["content"])
+                self.assertTrue(all(call["function"]["arguments"] for call in message["tool_calls"]))
+                if choice["finish_reason"] != "length":
+                    self.assertTrue(all(json.loads(call["function"]["arguments"]) for call in message["tool_calls"]))
+            self.assertGreater(calls, 0)
 
     def test_forced_tools(self):
         named = {"type": "function", "function": {"name": "get_climate"}}

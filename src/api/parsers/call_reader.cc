@@ -59,6 +59,7 @@ CallReader::Member CallReader::member_of(std::string_view key) const {
 void CallReader::begin_value() {
   in_value_ = true;
   text_.clear();
+  if (member_ == Member::kArguments) has_begun_arguments_ = true;
 }
 
 bool CallReader::end_value() {

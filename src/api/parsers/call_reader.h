@@ -28,6 +28,8 @@ class CallReader {
 
   bool has_name() const { return has_name_; }
   bool has_arguments() const { return has_arguments_; }
+  /// The first character of their text is there.
+  bool has_begun_arguments() const { return has_begun_arguments_; }
   const std::string& name() const { return name_; }
   /// What is new in the text of the arguments, exactly as the model wrote it.
   std::string take_arguments() { return std::exchange(arguments_, {}); }
@@ -48,6 +50,7 @@ class CallReader {
   std::string arguments_;
   bool has_name_ = false;
   bool has_arguments_ = false;
+  bool has_begun_arguments_ = false;
 };
 
 }  // namespace tandem::api

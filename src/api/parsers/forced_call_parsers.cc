@@ -33,6 +33,7 @@ class RequiredParser final : public JsonCallParser {
       if (read(next, news)) expect_ = Expect::kCommaOrEnd;
     } else if (expect_ == Expect::kCommaOrEnd && (next == ',' || next == ']')) {
       expect_ = next == ',' ? Expect::kCall : Expect::kNothing;
+      between_.clear();
     } else {
       give_up(between_, news);
     }

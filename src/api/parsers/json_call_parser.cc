@@ -13,19 +13,21 @@ void JsonCallParser::begin(std::string opening) {
 
 bool JsonCallParser::read(char next, MessageDelta& news) {
   const CallReader::State state = reader_->push(next);
-  const bool lacks = state == CallReader::State::kComplete && !reader_->has_arguments() && !without_arguments_;
+  const bool complete = state == CallReader::State::kComplete;
+  const bool lacks = complete && !reader_->has_arguments() && !without_arguments_;
   if (state == CallReader::State::kMalformed || lacks) {
     fail(std::string_view(&next, 1), news);
     return false;
   }
   if (!told_) raw_ += next;
-  if (!told_ && reader_->has_name()) {
+  // Not before there are arguments: what was told cannot be taken back.
+  if (!told_ && reader_->has_name() && (reader_->has_begun_arguments() || complete)) {
     news.begin_call(next_index_, reader_->name());
     told_ = true;
     raw_.clear();
   }
   if (told_) news.add_arguments(next_index_, reader_->take_arguments());
-  if (state != CallReader::State::kComplete) return false;
+  if (!complete) return false;
   if (!reader_->has_arguments()) news.add_arguments(next_index_, "{}");
   ++next_index_;
   reader_.reset();

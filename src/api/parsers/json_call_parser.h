@@ -29,7 +29,7 @@ class JsonCallParser : public ToolParser {
   CallReader fresh_;
   bool without_arguments_;
   std::optional<CallReader> reader_;  ///< of the call that is being read
-  bool told_ = false;                 ///< its name is out
+  bool told_ = false;                 ///< its name and the beginning of its arguments are out
   std::size_t next_index_ = 0;
   std::string raw_;  ///< all of the call's text that is not out in any form
 };

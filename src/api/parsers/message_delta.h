@@ -10,7 +10,7 @@
 namespace tandem::api {
 
 struct MessageDelta {
-  /// News of one call: `name` is set in its first one only, `arguments` is the next part of their text.
+  /// News of one call: `name` is set in its first one only; `arguments` is the next part of their text, never empty.
   struct Call {
     std::size_t index = 0;
     bool first = false;

@@ -37,18 +37,17 @@ MessageDelta MessageParser::feed(std::string_view text, bool last) {
   if (thoughts_) {
     thoughts_->feed(text, delta);
     if (last) thoughts_->finish(delta);
+    reasoning_ += delta.reasoning;
     if (!show_reasoning_) delta.reasoning.clear();
   } else {
     delta.content = text;
   }
-  text_ += delta.content;
   if (tools_) {
     const std::string unparsed = std::exchange(delta.content, {});
     tools_->feed(unparsed, delta);
     if (last) tools_->finish(delta);
     if (!parallel_calls_) std::erase_if(delta.calls, [](const MessageDelta::Call& call) { return call.index > 0; });
   }
-  reasoning_ += delta.reasoning;
   content_ += delta.content;
   for (const MessageDelta::Call& call : delta.calls) {
     if (call.first) calls_.push_back({make_id_(), call.name, {}});

@@ -52,13 +52,11 @@ class MessageParser {
   /// The next piece of output text and what it adds to the message. `last`: there is no more.
   MessageDelta feed(std::string_view text, bool last);
 
-  // What the message is so far.
-  const std::string& reasoning() const { return reasoning_; }
+  // What the message is so far: the deltas, joined.
+  const std::string& reasoning() const { return reasoning_; }  ///< also where deltas do not show it
   const std::string& content() const { return content_; }
   const std::vector<ToolCall>& calls() const { return calls_; }
-  /// All text that is not reasoning, calls included.
-  const std::string& text() const { return text_; }
-  /// Some call was not whole: in a whole answer text() is the content and there are no calls.
+  /// Some call was not whole.
   bool malformed() const { return tools_ != nullptr && tools_->malformed(); }
 
  private:
@@ -70,7 +68,6 @@ class MessageParser {
   std::unique_ptr<ToolParser> tools_;
   std::string reasoning_;
   std::string content_;
-  std::string text_;
   std::vector<ToolCall> calls_;
 };
 

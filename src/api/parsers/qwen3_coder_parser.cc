@@ -112,7 +112,7 @@ class Qwen3CoderParser final : public ToolParser {
         if (expect_tag(next, {kFunction}, news) == kFunction) place_ = Place::kFunctionName;
         return;
       case Place::kFunctionName:
-        if (read_name(next, news)) begin_call(news);
+        if (read_name(next, news)) begin_call();
         return;
       case Place::kParameters: {
         const std::string_view tag = expect_tag(next, {kParameter, kFunctionEnd}, news);
@@ -166,21 +166,27 @@ class Qwen3CoderParser final : public ToolParser {
     return false;
   }
 
-  void begin_call(MessageDelta& news) {
+  void begin_call() {
     properties_ = find_properties(word_);
-    news.begin_call(index_, std::exchange(word_, {}));
-    news.add_arguments(index_, "{");
-    first_parameter_ = true;
-    raw_.clear();
+    name_ = std::exchange(word_, {});
+    told_ = false;
     place_ = Place::kParameters;
+  }
+
+  /// `arguments` follow; the first ones tell of the call. What stands before them is out with them.
+  void add_arguments(std::string_view arguments, MessageDelta& news) {
+    if (!std::exchange(told_, true)) {
+      news.begin_call(index_, name_);
+      news.add_arguments(index_, "{");
+    }
+    news.add_arguments(index_, arguments);
+    raw_.clear();
   }
 
   void begin_value(MessageDelta& news) {
     const json::value* schema = properties_ == nullptr ? nullptr : properties_->if_contains(word_);
     kind_ = schema == nullptr ? ValueKind::kText : kind_of_property(*schema);
-    if (!std::exchange(first_parameter_, false)) news.add_arguments(index_, ", ");
-    news.add_arguments(index_, json_string(std::exchange(word_, {})) + ": ");
-    raw_.clear();
+    add_arguments((told_ ? ", " : "") + json_string(std::exchange(word_, {})) + ": ", news);
     value_.clear();
     value_open_ = value_begun_ = false;
     place_ = Place::kValue;
@@ -193,11 +199,7 @@ class Qwen3CoderParser final : public ToolParser {
     const bool ended = !value_end_.push(next, plain).empty();
     value_ += plain;
     // A string may go out once it is certain not to be null.
-    if (kind_ == ValueKind::kText && !value_open_ && value_.size() > 4) {
-      news.add_arguments(index_, "\"");
-      value_open_ = true;
-    }
-    if (value_open_) send_value(news);
+    if (kind_ == ValueKind::kText && (value_open_ || value_.size() > 4)) news.add_arguments(index_, open_string());
     if (!ended) return;
     if (value_open_)
       news.add_arguments(index_, "\"");
@@ -206,14 +208,16 @@ class Qwen3CoderParser final : public ToolParser {
     place_ = Place::kParameters;
   }
 
-  void send_value(MessageDelta& news) {
-    const std::string quoted = json_string(std::exchange(value_, {}));
-    news.add_arguments(index_, std::string_view(quoted).substr(1, quoted.size() - 2));
+  /// What of a string is not out, as a part of one that may go on.
+  std::string open_string() {
+    std::string quoted = json_string(std::exchange(value_, {}));
+    quoted.pop_back();
+    return std::exchange(value_open_, true) ? quoted.substr(1) : quoted;
   }
 
   void end_call(MessageDelta& news) {
-    news.add_arguments(index_++, "}");
-    raw_.clear();
+    add_arguments("}", news);
+    ++index_;
     place_ = Place::kAfterFunction;
   }
 
@@ -232,8 +236,10 @@ class Qwen3CoderParser final : public ToolParser {
     if (place_ == Place::kText) {
       news.content += opening_.take();
     } else if (place_ == Place::kValue) {
-      raw_ = value_ + value_end_.take();
-      fail(news);
+      if (!value_open_) news.add_arguments(index_, kind_ == ValueKind::kText ? open_string() : value_);
+      set_malformed();
+    } else if ((place_ == Place::kParameters || place_ == Place::kKey) && told_) {
+      set_malformed();  // tags are nobody's text
     } else if (place_ != Place::kBetween && place_ != Place::kAfterFunction) {
       fail(news);
     }
@@ -259,7 +265,8 @@ class Qwen3CoderParser final : public ToolParser {
   std::string raw_;   ///< text that is out in no form, for the case that the call fails
   const json::object* properties_ = nullptr;
   std::size_t index_ = 0;
-  bool first_parameter_ = true;
+  std::string name_;   ///< of the call
+  bool told_ = false;  ///< its name and the beginning of its arguments are out
   ValueKind kind_ = ValueKind::kText;
   std::string value_;  ///< what of it is not out
   bool value_open_ = false;

@@ -6,9 +6,11 @@
 // Arguments are the model's own text, in streams and in whole answers; vLLM writes them anew in whole answers, which
 // differs in white space and escapes only.
 //
-// What begins like a call and is none becomes content: all of it if the call's name was not told yet, else what is left
-// of it; all later text is content too, and malformed() is set. A whole answer then has no calls, and its content is
-// all of the text. No character is lost in either.
+// A call is told once its name is known and its arguments have begun, name and arguments together, and stays a call.
+// What begins like a call and is none becomes content: all of it if the call was not told yet, else what is left of it;
+// all later text is content too, and malformed() is set. A call that is cut off has the arguments as far as they go.
+// That holds for whole answers as for streams; vLLM's whole answers have no calls then and all of the text as content,
+// which a stream cannot do, as it has told of the calls before.
 #pragma once
 
 #include <boost/json/fwd.hpp>

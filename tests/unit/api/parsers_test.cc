@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tool and reasoning parsers: what they find in recorded outputs, that it does not depend on how the text is cut into
-// pieces, and that no character is lost when a call turns out to be none.
+// pieces, that no character is lost when a call turns out to be none, and that all of it holds wherever a text is cut
+// off.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,14 +68,13 @@ MessagePlan tool_plan(config::ToolFormat format) {
 
 /// A message, and its deltas put together as a client does it.
 struct Parsed {
-  std::string reasoning, content, text;
+  std::string reasoning, content;
   std::vector<ToolCall> calls;
   bool malformed = false;
 
   bool operator==(const Parsed& other) const {
-    return std::tie(reasoning, content, text, malformed) ==
-               std::tie(other.reasoning, other.content, other.text, other.malformed) &&
-           calls == other.calls;
+    return std::tie(reasoning, content, malformed, calls) ==
+           std::tie(other.reasoning, other.content, other.malformed, other.calls);
   }
 };
 void PrintTo(const Parsed& parsed, std::ostream* out) {
@@ -92,6 +92,7 @@ Parsed parse(const MessagePlan& plan, const std::vector<std::string_view>& piece
     joined.reasoning += delta.reasoning;
     joined.content += delta.content;
     for (const MessageDelta::Call& call : delta.calls) {
+      EXPECT_FALSE(call.arguments.empty()) << call.name;
       if (call.first) {
         EXPECT_EQ(call.index, joined.calls.size());
         joined.calls.push_back({"", call.name, ""});
@@ -99,11 +100,16 @@ Parsed parse(const MessagePlan& plan, const std::vector<std::string_view>& piece
       joined.calls.at(call.index).arguments += call.arguments;
     }
   }
-  joined.text = parser.text();
   joined.malformed = parser.malformed();
   EXPECT_EQ(joined.content, parser.content());
   EXPECT_EQ(joined.calls, parser.calls());
   return joined;
+}
+
+Parsed parse_bytes(const MessagePlan& plan, std::string_view text) {
+  std::vector<std::string_view> bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) bytes.push_back(text.substr(i, 1));
+  return parse(plan, bytes);
 }
 
 /// All ways to cut the text in two, then byte by byte.
@@ -112,9 +118,23 @@ void expect_same_for_every_split(const MessagePlan& plan, const std::string& tex
   const Parsed whole = parse(plan, {view});
   for (std::size_t cut = 1; cut < view.size(); ++cut)
     ASSERT_EQ(parse(plan, {view.substr(0, cut), view.substr(cut)}), whole) << "cut at " << cut << " of " << text;
-  std::vector<std::string_view> bytes;
-  for (std::size_t i = 0; i < view.size(); ++i) bytes.push_back(view.substr(i, 1));
-  ASSERT_EQ(parse(plan, bytes), whole) << text;
+  ASSERT_EQ(parse_bytes(plan, view), whole) << text;
+}
+
+/// An output that ends anywhere: a stream says what a whole answer is, no call is taken back, and without calls all of
+/// the text is content.
+void expect_same_wherever_it_is_cut_off(const MessagePlan& plan, const std::string& text) {
+  std::size_t num_calls = 0;
+  for (std::size_t end = 0; end <= text.size(); ++end) {
+    const std::string_view output = std::string_view(text).substr(0, end);
+    const Parsed whole = parse(plan, {output});
+    ASSERT_EQ(parse_bytes(plan, output), whole) << output;
+    ASSERT_GE(whole.calls.size(), num_calls) << output;
+    num_calls = whole.calls.size();
+    if (num_calls == 0) {
+      ASSERT_EQ(whole.content, output);
+    }
+  }
 }
 
 TEST(ToolParsers, FindWhatAWholeParseFinds) {
@@ -122,10 +142,11 @@ TEST(ToolParsers, FindWhatAWholeParseFinds) {
   ASSERT_GE(outputs.size(), 200U);
   for (const Recorded& output : outputs) {
     const Parsed parsed = parse(tool_plan(output.format), {output.text});
-    EXPECT_EQ(parsed.text, output.text);
     if (output.calls.empty()) {
       EXPECT_TRUE(parsed.malformed || parsed.calls.empty()) << output.text;
-      EXPECT_EQ(parsed.malformed || parsed.content == output.content, true) << output.text << parsed.content;
+      if (parsed.calls.empty()) {
+        EXPECT_EQ(parsed.content, output.content) << output.text;
+      }
       continue;
     }
     EXPECT_FALSE(parsed.malformed) << output.text;
@@ -142,6 +163,40 @@ TEST(ToolParsers, FindWhatAWholeParseFinds) {
 
 TEST(ToolParsers, EverySplitOfEveryOutputGivesTheSame) {
   for (const Recorded& output : recorded_outputs()) expect_same_for_every_split(tool_plan(output.format), output.text);
+}
+
+TEST(ToolParsers, EveryOutputCanBeCutOffAnywhere) {
+  for (const Recorded& output : recorded_outputs())
+    expect_same_wherever_it_is_cut_off(tool_plan(output.format), output.text);
+}
+
+TEST(ToolParsers, ACallIsToldWhenItsArgumentsBegin) {
+  const std::string_view none = "<tool_call>{\"name\": \"f\"}</tool_call>";
+  EXPECT_EQ(parse_bytes(tool_plan(config::ToolFormat::kHermes), none).content, none);
+  // A second one that breaks off is content behind the first.
+  const Parsed second = parse_bytes(tool_plan(config::ToolFormat::kLlama3Json),
+                                    R"({"name": "f", "parameters": {}};{"name": "f", "parameters":)");
+  EXPECT_EQ(second.calls, std::vector<ToolCall>({{"", "f", "{}"}}));
+  EXPECT_EQ(second.content, R"(;{"name": "f", "parameters":)");
+  EXPECT_TRUE(second.malformed);
+  const std::string_view text = "<tool_call><function=f>some text";
+  EXPECT_EQ(parse_bytes(tool_plan(config::ToolFormat::kQwen3Coder), text).content, text);
+}
+
+TEST(ToolParsers, ACallThatIsCutOffHasItsArgumentsSoFar) {
+  const MessagePlan plan = tool_plan(config::ToolFormat::kQwen3Coder);
+  for (const auto& [rest, arguments] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"<parameter=s>a \"b\" c</para", R"({"s": "a \"b\" c)"},
+           {"<parameter=s>nul", R"({"s": "nul)"},
+           {"<parameter=s>", R"({"s": ")"},
+           {"<parameter=i>12", R"({"i": 12)"},
+           {"<parameter=o>{\"a\": [1", R"({"o": {"a": [1)"},
+           {"<parameter=i>1</parameter>\n<par", R"({"i": 1)"}}) {
+    const Parsed parsed = parse(plan, {std::string("<tool_call><function=f>") + rest});
+    EXPECT_EQ(parsed.calls, std::vector<ToolCall>({{"", "f", arguments}})) << rest;
+    EXPECT_EQ(parsed.content, "") << rest;
+    EXPECT_TRUE(parsed.malformed);
+  }
 }
 
 TEST(ToolParsers, ArgumentsAreTheModelsOwnTextAndComeAsTheyAreWritten) {
@@ -172,11 +227,11 @@ TEST(ToolParsers, LongStringsOfQwen3CoderAreNotHeldBack) {
 TEST(ToolParsers, WhatACallTurnsOutNotToBeStaysText) {
   const MessagePlan plan = tool_plan(config::ToolFormat::kHermes);
   // Nothing was told of the call: all of it is content, and all that follows.
-  const Parsed early =
-      parse(plan, {"A<tool_call>{\"name\": 1}</tool_call>B<tool_call>{\"name\":\"f\",\"arguments\":{}}"});
-  EXPECT_EQ(early.content, early.text);
+  const std::string_view text = "A<tool_call>{\"name\": 1}</tool_call>B<tool_call>{\"name\":\"f\",\"arguments\":{}}";
+  const Parsed early = parse(plan, {text});
+  EXPECT_EQ(early.content, text);
   EXPECT_THAT(early.calls, IsEmpty());
-  // The name was out: what is left goes on as content.
+  // The call was out: what is left goes on as content.
   const Parsed late = parse(plan, {"A<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": oops}}</tool_call>"});
   EXPECT_TRUE(late.malformed);
   EXPECT_EQ(late.content, "Aoops}}</tool_call>");
@@ -203,6 +258,10 @@ TEST(ToolParsers, RequiredCallsAreAnArray) {
     EXPECT_TRUE(parse(plan, {cut}).malformed) << cut;
     expect_same_for_every_split(plan, cut);
   }
+  expect_same_wherever_it_is_cut_off(plan, text);
+  const Parsed second = parse(plan, {R"([{"name": "f", "parameters": {}}, {"name": "g", "param)"});
+  EXPECT_EQ(second.calls, std::vector<ToolCall>({{"", "f", "{}"}}));
+  EXPECT_EQ(second.content, R"( {"name": "g", "param)") << "brackets and commas of the array are nobody's text";
 }
 
 TEST(ToolParsers, ANamedToolTakesAllTextAsArguments) {
@@ -211,6 +270,7 @@ TEST(ToolParsers, ANamedToolTakesAllTextAsArguments) {
   plan.tool_name = "f";
   EXPECT_EQ(parse(plan, {"{\"a\":", " 1}"}).calls, std::vector<ToolCall>({{"", "f", "{\"a\": 1}"}}));
   expect_same_for_every_split(plan, "{\"a\": \"é\"}");
+  expect_same_wherever_it_is_cut_off(plan, "{\"a\": \"é\"}");
 }
 
 struct Thought {
@@ -277,8 +337,7 @@ TEST(MessageParser, HalfACharacterInArgumentsIsNoCall) {
   const MessagePlan plan = tool_plan(config::ToolFormat::kLlama3Json);
   const std::string text = R"({"name": "f", "parameters": {"text": "\u65e5\u672c \ud83cXudf0d\n\ttab"}})";
   const Parsed parsed = parse(plan, {text});
-  EXPECT_TRUE(parsed.malformed) << "a whole answer has it as text";
-  EXPECT_EQ(parsed.text, text);
+  EXPECT_TRUE(parsed.malformed);
   expect_same_for_every_split(plan, text);
 }
 

@@ -476,5 +476,26 @@ TEST_F(ServiceTest, LogProbabilitiesOfThePrompt) {
   EXPECT_EQ(chat.at("prompt_logprobs").as_array().size(), 2U);
 }
 
+TEST_F(ServiceTest, LogProbabilitiesOfAPromptOfOneToken) {
+  engine_.script = [this](std::size_t index) {
+    engine::Output output;
+    output.tokens = {'x'};
+    output.text = "x";
+    output.finish = FinishReason::kLength;
+    output.logprobs = {{{'x', -0.25F, 1}}};
+    output.prompt_logprobs = {{}};
+    engine_.emit(index, std::move(output));
+  };
+  const std::string body = R"({"prompt":[97],"echo":true,"logprobs":0,"prompt_logprobs":0)";
+  const json::value whole = json::parse(body_of(ask("/v1/completions", body + "}"))).at("choices").at(0);
+  EXPECT_EQ(whole.at("prompt_logprobs"), json::parse("[null]"));
+  EXPECT_EQ(whole.at("logprobs"), json::parse(R"({"text_offset":[0,1],"token_logprobs":[null,-0.25],"tokens":["a","x"],
+                                                  "top_logprobs":[null,{"x":-0.25}]})"));
+  const json::value event = json::parse(events("/v1/completions", body + R"(,"stream":true})").front());
+  EXPECT_EQ(event.at("choices").at(0).at("logprobs"), whole.at("logprobs"));
+  const json::value none = json::parse(body_of(ask("/v1/completions", body + R"(,"max_tokens":0})")));
+  EXPECT_EQ(none.at("choices").at(0).at("logprobs").at("tokens"), json::parse(R"(["a"])"));
+}
+
 }  // namespace
 }  // namespace tandem::api

@@ -66,19 +66,85 @@ TEST_F(ToolServiceTest, CallsOfAStream) {
     if (!choice.at("finish_reason").is_null()) last_reason = choice.at("finish_reason").as_string();
   }
   EXPECT_THAT(deltas, ElementsAre(R"({"role":"assistant","content":""})", R"({"content":"Yes."})",
-                                  R"({"tool_calls":[{"id":"ID","type":"function","index":0,"function":{"name":"f"}}]})",
-                                  R"({"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":"}}]})",
+                                  R"({"tool_calls":[{"id":"ID","type":"function","index":0,"function":)"
+                                  R"({"name":"f","arguments":"{\"a\":"}}]})",
                                   R"({"tool_calls":[{"index":0,"function":{"arguments":" 1}"}}]})", "{}"));
   EXPECT_EQ(last_reason, "tool_calls");
 }
 
-TEST_F(ToolServiceTest, ABrokenCallIsTextInAWholeAnswer) {
-  const std::string text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\"";
-  say({text}, FinishReason::kLength);
+TEST_F(ToolServiceTest, ABrokenCallIsTextBehindTheGoodOnes) {
+  say({"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\""}, FinishReason::kLength);
   const json::object choice = first_choice("");
   EXPECT_EQ(choice.at("finish_reason"), "length");
-  EXPECT_EQ(choice.at("message").at("content"), json::value(text));
-  EXPECT_TRUE(choice.at("message").at("tool_calls").as_array().empty());
+  EXPECT_EQ(choice.at("message").at("content"), "<tool_call>{\"name\"");
+  EXPECT_THAT(choice.at("message").at("tool_calls").as_array(), SizeIs(1));
+}
+
+/// What a client makes of a stream: a message as in a whole answer, and the reason.
+json::object joined(const std::vector<std::string>& events) {
+  json::object message{{"content", ""}, {"reasoning", ""}, {"tool_calls", json::array()}};
+  const auto append = [](json::value& to, const json::object& from, const char* name) {
+    if (const json::value* more = from.if_contains(name); more != nullptr && !more->is_null())
+      to = std::string(to.as_string()) + std::string(more->as_string());
+  };
+  for (const std::string& event : events) {
+    if (event == "[DONE]") continue;
+    const json::object choice = json::parse(event).at("choices").at(0).as_object();
+    const json::object& delta = choice.at("delta").as_object();
+    append(message["content"], delta, "content");
+    append(message["reasoning"], delta, "reasoning");
+    json::array& calls = message["tool_calls"].as_array();
+    for (const json::value& call : delta.contains("tool_calls") ? delta.at("tool_calls").as_array() : json::array()) {
+      const json::object& function = call.at("function").as_object();
+      EXPECT_TRUE(function.contains("arguments"));
+      if (call.as_object().contains("id"))
+        calls.push_back(function);
+      else
+        append(calls.at(call.at("index").as_int64()).as_object()["arguments"], function, "arguments");
+    }
+    if (!choice.at("finish_reason").is_null()) message["finish_reason"] = choice.at("finish_reason");
+  }
+  return message;
+}
+
+struct AStreamAndTheWholeAnswer : ToolServiceTest {
+  /// The engine's output ends anywhere in `text`; `fields` are further members of the request.
+  void expect_same_wherever_it_is_cut_off(const std::string& text, const std::string& fields) {
+    std::string output;
+    engine_.script = [this, &output](std::size_t index) {
+      for (std::size_t i = 0; i < output.size(); ++i) engine_.say(index, output.substr(i, 1));
+      engine_.say(index, "", FinishReason::kLength);
+    };
+    for (std::size_t end = 0; end <= text.size(); ++end) {
+      output = text.substr(0, end);
+      const json::object choice = first_choice(fields);
+      const json::object& message = choice.at("message").as_object();
+      const json::object streamed = joined(stream(fields));
+      const auto text_of = [&](const char* name) { return message.at(name).is_null() ? "" : message.at(name); };
+      ASSERT_EQ(streamed.at("content"), text_of("content")) << output;
+      ASSERT_EQ(streamed.at("reasoning"), text_of("reasoning")) << output;
+      json::array functions;
+      for (const json::value& call : message.at("tool_calls").as_array()) functions.push_back(call.at("function"));
+      ASSERT_EQ(streamed.at("tool_calls"), json::value(functions)) << output;
+      ASSERT_EQ(streamed.at("finish_reason"), choice.at("finish_reason")) << output;
+    }
+  }
+};
+
+TEST_F(AStreamAndTheWholeAnswer, AreTheSameWhereverTheyAreCutOff) {
+  config_.reasoning_format = config::ReasoningFormat::kQwen3;
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>";
+  expect_same_wherever_it_is_cut_off("hm</think>Yes. " + call + "\n" + call, "");
+  expect_same_wherever_it_is_cut_off("hm</think>" + call, ",\"include_reasoning\":false");
+  expect_same_wherever_it_is_cut_off("</think>" + call + "<tool_call>{\"name\": \"none\"}</tool_call>", "");
+  expect_same_wherever_it_is_cut_off("</think><tool_call>{\"name\": \"f\", \"arguments\": {oh}}</tool_call>", "");
+}
+
+TEST_F(AStreamAndTheWholeAnswer, AreTheSameForForcedCallsToo) {
+  expect_same_wherever_it_is_cut_off(R"([{"name": "f", "parameters": {"a": 1}}, {"parameters": {}, "name": "f"}])",
+                                     R"(,"tool_choice":"required")");
+  expect_same_wherever_it_is_cut_off(R"({"a": {"b": "c"}})",
+                                     R"(,"tool_choice":{"type":"function","function":{"name":"f"}})");
 }
 
 TEST_F(ToolServiceTest, WithToolChoiceNoneAllTextIsContent) {
@@ -99,6 +165,13 @@ TEST_F(ToolServiceTest, ThoughtsHaveBothNames) {
   EXPECT_TRUE(message.at("content").is_null());
   EXPECT_THAT(message.at("tool_calls").as_array(), SizeIs(1));
   EXPECT_TRUE(first_choice(",\"include_reasoning\":false").at("message").at("reasoning").is_null());
+  say({"<think>", "hm"}, FinishReason::kLength);
+  for (const char* shown : {"true", "false"}) {
+    const json::object cut_off = first_choice(std::string(",\"include_reasoning\":") + shown).at("message").as_object();
+    EXPECT_TRUE(cut_off.at("content").is_null()) << shown;
+    EXPECT_EQ(cut_off.at("reasoning").is_null(), std::string_view(shown) == "false");
+  }
+  say({"<think>", "hm", "</think>", "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"});
   const std::vector<std::string> list = stream("");
   ASSERT_GE(list.size(), 3U);
   EXPECT_THAT(list[1], HasSubstr(R"("delta":{"reasoning":"hm","reasoning_content":"hm"})"));
@@ -211,6 +284,12 @@ TEST_F(ToolServiceTest, ForcedCallsHaveEmptyContentAndTheirReasons) {
   const json::object cut = first_choice(",\"tool_choice\":\"required\"");
   EXPECT_EQ(cut.at("finish_reason"), "length");
   EXPECT_TRUE(cut.at("message").at("tool_calls").as_array().empty());
+  EXPECT_EQ(cut.at("message").at("content"), R"([{"name": "f", "param)");
+  say({R"([{"name": "f", "parameters": {"a)"}, FinishReason::kLength);
+  const json::object later = first_choice(",\"tool_choice\":\"required\"");
+  EXPECT_EQ(later.at("finish_reason"), "length");
+  EXPECT_EQ(later.at("message").at("content"), "");
+  EXPECT_EQ(later.at("message").at("tool_calls").at(0).at("function").at("arguments"), R"({"a)");
 }
 
 }  // namespace

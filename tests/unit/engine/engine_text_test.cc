@@ -52,7 +52,7 @@ class EngineTextTest : public ::testing::TestWithParam<bool> {
     return tokenizer_->decode(std::span(expected_).subspan(first, last - first), false);
   }
 
-  const std::vector<std::int32_t> prompt_ = {3, 1, 4, 1, 5, 9, 2, 6};
+  std::vector<std::int32_t> prompt_ = {3, 1, 4, 1, 5, 9, 2, 6};
   std::shared_ptr<FakeTokenizer> tokenizer_ = std::make_shared<FakeTokenizer>();
   std::unique_ptr<StubWorker> worker_;
   obs::Registry metrics_;
@@ -211,6 +211,20 @@ TEST_P(EngineTextTest, LogProbabilitiesOfThePromptComeWithTheFirstToken) {
     }
   }
 }
+
+TEST_P(EngineTextTest, APromptOfOneTokenHasAListToo) {
+  start();
+  prompt_.resize(1);
+  Collector unasked;
+  run(unasked);
+  EXPECT_TRUE(unasked.first().prompt_logprobs.empty());
+  params_.prompt_logprobs = 0;
+  Collector collector;
+  run(collector);
+  ASSERT_EQ(collector.first().prompt_logprobs.size(), 1U);
+  EXPECT_TRUE(collector.first().prompt_logprobs[0].empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Scheduling, EngineTextTest, ::testing::Bool(), testing::scheduling_name);
 INSTANTIATE_TEST_SUITE_P(Scheduling, EngineGrammarTest, ::testing::Bool(), testing::scheduling_name);
 
