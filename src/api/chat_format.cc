@@ -140,8 +140,10 @@ class ChatFormat final : public AnswerFormat {
   /// All members of a whole message but its role.
   void write_message(JsonWriter& writer, const MessageParser& message) const {
     const bool forced = job_.message.tools == ToolMode::kRequired || job_.message.tools == ToolMode::kNamed;
-    const bool is_all_calls = !message.calls().empty() && !forced;
-    const std::string content = job_.prompts[0].echo + message.content();
+    // As vLLM: if one of the model's own calls is none, none is. A stream has told of them by then.
+    const bool all_text = message.malformed() && !forced;
+    const bool is_all_calls = !message.calls().empty() && !forced && !all_text;
+    const std::string content = job_.prompts[0].echo + (all_text ? message.text() : message.content());
     if (content.empty() && (is_all_calls || !message.reasoning().empty()))
       writer.null_member("content");
     else
@@ -149,6 +151,7 @@ class ChatFormat final : public AnswerFormat {
     writer.null_member("refusal").null_member("annotations").null_member("audio").null_member("function_call");
     writer.key("tool_calls").begin_array();
     for (const ToolCall& call : message.calls()) {
+      if (all_text) break;
       writer.begin_object().member("id", call.id).member("type", "function").key("function").begin_object();
       writer.member("name", call.name).member("arguments", call.arguments).end_object().end_object();
     }

@@ -42,6 +42,7 @@ MessageDelta MessageParser::feed(std::string_view text, bool last) {
   } else {
     delta.content = text;
   }
+  text_ += delta.content;
   if (tools_) {
     const std::string unparsed = std::exchange(delta.content, {});
     tools_->feed(unparsed, delta);

@@ -56,6 +56,8 @@ class MessageParser {
   const std::string& reasoning() const { return reasoning_; }  ///< also where deltas do not show it
   const std::string& content() const { return content_; }
   const std::vector<ToolCall>& calls() const { return calls_; }
+  /// All text that is not reasoning, calls included: the content of a whole answer with a call that is not whole.
+  const std::string& text() const { return text_; }
   /// Some call was not whole.
   bool malformed() const { return tools_ != nullptr && tools_->malformed(); }
 
@@ -68,6 +70,7 @@ class MessageParser {
   std::unique_ptr<ToolParser> tools_;
   std::string reasoning_;
   std::string content_;
+  std::string text_;
   std::vector<ToolCall> calls_;
 };
 

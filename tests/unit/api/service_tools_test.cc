@@ -72,12 +72,13 @@ TEST_F(ToolServiceTest, CallsOfAStream) {
   EXPECT_EQ(last_reason, "tool_calls");
 }
 
-TEST_F(ToolServiceTest, ABrokenCallIsTextBehindTheGoodOnes) {
-  say({"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\""}, FinishReason::kLength);
+TEST_F(ToolServiceTest, ABrokenCallIsTextInAWholeAnswer) {
+  const std::string text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\"";
+  say({text}, FinishReason::kLength);
   const json::object choice = first_choice("");
   EXPECT_EQ(choice.at("finish_reason"), "length");
-  EXPECT_EQ(choice.at("message").at("content"), "<tool_call>{\"name\"");
-  EXPECT_THAT(choice.at("message").at("tool_calls").as_array(), SizeIs(1));
+  EXPECT_EQ(choice.at("message").at("content"), json::value(text));
+  EXPECT_TRUE(choice.at("message").at("tool_calls").as_array().empty());
 }
 
 /// What a client makes of a stream: a message as in a whole answer, and the reason.
@@ -120,6 +121,13 @@ struct AStreamAndTheWholeAnswer : ToolServiceTest {
       const json::object choice = first_choice(fields);
       const json::object& message = choice.at("message").as_object();
       const json::object streamed = joined(stream(fields));
+      if (fields.find("tool_choice") == std::string::npos && message.at("tool_calls").as_array().empty() &&
+          !streamed.at("tool_calls").as_array().empty()) {
+        // A call that is none came after the stream had told of one: as vLLM's, a whole answer has no calls then.
+        ASSERT_NE(streamed.at("finish_reason"), "tool_calls") << output;
+        ASSERT_TRUE(output.ends_with(message.at("content").as_string())) << output;
+        continue;
+      }
       const auto text_of = [&](const char* name) { return message.at(name).is_null() ? "" : message.at(name); };
       ASSERT_EQ(streamed.at("content"), text_of("content")) << output;
       ASSERT_EQ(streamed.at("reasoning"), text_of("reasoning")) << output;
