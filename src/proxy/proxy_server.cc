@@ -116,7 +116,7 @@ Result<std::uint16_t> ProxyServer::start() {
   // Room for every request in flight, for health probes and for clients that learn by a 503 that there is none.
   limits.max_connections = static_cast<std::size_t>(std::max(impl_->context->config.max_inflight, 1)) * 2 + 1024;
   impl_->server = net::HttpServer::create(impl_->io.get_executor(), limits);
-  impl_->server->error_body(error_body);
+  impl_->server->error_body([](int status, std::string_view message) { return error_body(status, message); });
   impl_->server->gate([context = impl_->context](const net::HttpRequest& request) -> std::optional<net::HttpResponse> {
     if (may_enter(*context, request)) return std::nullopt;
     return net::HttpResponse(401, "application/json", R"({"error":"Unauthorized"})");
