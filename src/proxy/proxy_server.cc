@@ -34,7 +34,8 @@ bool may_enter(const ProxyContext& context, const net::HttpRequest& request) {
                       std::find(std::begin(kLocked), std::end(kLocked), request.path) != std::end(kLocked);
   if (!locked || request.method == "OPTIONS" || net::has_bearer(request, context.config.api_keys)) return true;
   return request.path == "/v1/metaserver" &&
-         net::equal_in_constant_time(request.query, "key=" + context.metaserver_token);
+         net::equal_in_constant_time(request.query.substr(0, request.query.find('&')),
+                                     "key=" + context.metaserver_token);
 }
 
 net::Task<void> complete(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange) {
