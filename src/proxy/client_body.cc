@@ -37,6 +37,21 @@ Status not_usable(std::string_view text, const Status& error) {
                 fmt::format(kForm, "json_invalid", fmt::format("JSON decode error: {}", error.message())));
 }
 
+std::optional<ClientBody::Fault> fault_of_params(std::string_view raw) {
+  const auto fault = [](std::string_view type, std::string_view name, std::string_view what) {
+    return ClientBody::Fault{fmt::format("[{{'type': '{}', 'loc': ('body', '{}'), 'msg': '{}'}}]", type, name, what),
+                             std::string(name)};
+  };
+  const auto params = parse_json(raw);
+  if (params && params->is_null()) return std::nullopt;
+  if (!params || !params->is_object())
+    return fault("dict_type", "kv_transfer_params", "Input should be a valid dictionary");
+  for (const char* flag : {"do_remote_decode", "do_remote_prefill"})
+    if (!json_bool(params->get_object(), flag))
+      return fault("bool_parsing", flag, "Input should be a valid boolean, unable to interpret input");
+  return std::nullopt;
+}
+
 JsonMembers one_token(JsonMembers members, std::string_view params) {
   members.remove("stream_options");
   members.set("stream", "false");
@@ -57,6 +72,7 @@ Result<ClientBody> ClientBody::parse(std::string_view text) {
   auto members = JsonMembers::parse(text);
   if (!members) return not_usable(text, members.error());
   body.members_ = std::move(*members);
+  body.fault_ = fault_of_params(body.members_.find("kv_transfer_params").value_or("null"));
   body.members_.remove("kv_transfer_params");
   return body;
 }

@@ -32,8 +32,15 @@ namespace tandem::proxy {
 
 class ClientBody {
  public:
+  /// What is wrong with a member that no instance gets to see, in an instance's words.
+  struct Fault {
+    std::string message, param;
+  };
+
   /// An error is the client's fault (400).
   static Result<ClientBody> parse(std::string_view text);
+  /// Of the client's own kv_transfer_params, which are dropped: 400 too.
+  const std::optional<Fault>& fault() const { return fault_; }
 
   std::string for_prefill() const;
   /// Layerwise: `prompt` is one of prompts(), or empty for a chat; `params` is the decoder's object.
@@ -51,6 +58,7 @@ class ClientBody {
 
  private:
   JsonMembers members_;
+  std::optional<Fault> fault_;
   std::size_t num_bytes_ = 0;
 };
 

@@ -77,9 +77,10 @@ net::Task<void> Completion::run() {
   if (const auto reason = no_room(); !reason.empty()) {
     auto busy = error_response(503, reason);
     (void)co_await exchange_->respond(std::move(busy));
-  } else if (!body) {
+  } else if (!body || body->fault()) {
     outcome_ = "4xx";
-    auto bad = error_response(400, body.error().message());
+    auto bad = body ? error_response(400, body->fault()->message, body->fault()->param)
+                    : error_response(400, body.error().message());
     (void)co_await exchange_->respond(std::move(bad));
   } else {
     body_ = std::move(*body);

@@ -13,14 +13,8 @@ namespace {
 
 std::string_view error_type(int status) {
   switch (status) {
-    case 400:
-      return "BadRequestError";
     case 404:
       return "NotFoundError";
-    case 408:
-      return "RequestTimeoutError";
-    case 413:
-      return "RequestTooLargeError";
     case 429:
       return "TooManyRequestsError";
     case 502:
@@ -71,13 +65,13 @@ std::string random_secret() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-std::string error_body(int status, std::string_view message) {
-  return fmt::format(R"({{"error":{{"message":{},"type":"{}","param":null,"code":{}}}}})", json_quote(message),
-                     error_type(status), status);
+std::string error_body(int status, std::string_view message, std::string_view param) {
+  return fmt::format(R"({{"error":{{"message":{},"type":"{}","param":{},"code":{}}}}})", json_quote(message),
+                     error_type(status), param.empty() ? "null" : json_quote(param), status);
 }
 
-net::HttpResponse error_response(int status, std::string_view message) {
-  net::HttpResponse response(status, "application/json", error_body(status, message));
+net::HttpResponse error_response(int status, std::string_view message, std::string_view param) {
+  net::HttpResponse response(status, "application/json", error_body(status, message, param));
   if (status == 503) response.headers.add("retry-after", "1");
   return response;
 }

@@ -25,8 +25,8 @@ std::string random_hex(std::size_t digits);
 /// 128 random bits of the operating system, in hexadecimal: nobody can tell one from others that he has seen.
 std::string random_secret();
 
-/// {"error": {"message", "type", "param": null, "code"}}
-std::string error_body(int status, std::string_view message);
-net::HttpResponse error_response(int status, std::string_view message);
+/// {"error": {"message", "type", "param", "code"}}; `param`: the member that is wrong, "" is null.
+std::string error_body(int status, std::string_view message, std::string_view param = "");
+net::HttpResponse error_response(int status, std::string_view message, std::string_view param = "");
 
 }  // namespace tandem::proxy

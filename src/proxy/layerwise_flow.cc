@@ -25,14 +25,19 @@ bool is_wildcard(const std::string& host) {
 
 }  // namespace
 
-std::string LayerwiseFlow::parent_id() {
+std::string LayerwiseFlow::name_attempt(const Instance& decoder, std::string& url) {
   Completion& completion = *completion_;
+  OpenRequests& open = completion.context().open_requests;
   const std::string prefix = completion.chat() ? "chatcmpl-" : "cmpl-";
   completion.new_attempt();
-  if (!travels_unchanged(completion.request_id()) ||
-      completion.context().open_requests.contains(prefix + completion.request_id())) {
-    completion.use_request_id(make_uuid());
+  const std::string parent = prefix + completion.request_id();
+  if (travels_unchanged(completion.request_id()) && !open.contains(parent)) return parent;
+  if (decoder.is_tandem) {  // posts to any URL as it got it, so the client keeps its id
+    std::string name = open.new_name();
+    url += fmt::format("{}request={}", url.find('?') == std::string::npos ? '?' : '&', name);
+    return name;
   }
+  completion.use_request_id(make_uuid());
   return prefix + completion.request_id();
 }
 
@@ -62,8 +67,9 @@ net::Task<Next> LayerwiseFlow::round() {
   }
   if (!completion.context().config.api_keys.empty()) url += "?key=" + completion.context().metaserver_token;
   const auto deliveries = std::make_shared<Deliveries>(completion_, decoder->is_tandem);
-  const std::string parent = parent_id();  // nothing may be awaited before it is open, or another takes the same id
-  const auto entry = completion.context().open_requests.open(parent, deliveries);
+  const std::string name =
+      name_attempt(*decoder, url);  // nothing may be awaited before it is open, or another takes it
+  const auto entry = completion.context().open_requests.open(name, deliveries);
   Completion::DecodeStage stage;
   stage.decoder = decoder;
   stage.body = completion.decode_body(

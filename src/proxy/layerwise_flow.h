@@ -32,8 +32,10 @@ class LayerwiseFlow {
 
  private:
   net::Task<std::string> metaserver_url(std::shared_ptr<Instance> decoder);
-  /// The parent id of this attempt as the decoder will write it; makes a fresh id where the client's is of no use.
-  std::string parent_id();
+  /// What a post of this attempt will be found by: the parent id as the decoder will write it. Where the client's id
+  /// cannot be that (two requests have it at once, or it may not come back as it went), a name that is put into `url`,
+  /// and for a foreign decoder, which needs an id of its own for each request, a fresh id.
+  std::string name_attempt(const Instance& decoder, std::string& url);
 
   std::shared_ptr<Completion> completion_;
   Tried& tried_decoders_;

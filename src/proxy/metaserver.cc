@@ -26,6 +26,13 @@ std::optional<std::size_t> number(std::string_view text) {
   return value;
 }
 
+/// By which the request is open that a decoder's post is about.
+std::string name_of(const net::HttpRequest& request, const ChildId& child) {
+  constexpr std::string_view kInUrl = "request=";
+  const auto at = request.query.find(kInUrl);
+  return at == std::string::npos ? child.parent : request.query.substr(at + kInUrl.size());
+}
+
 net::Task<void> metaserver(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange) {
   const auto& body = exchange->request().body;
   net::HttpResponse response(200, "application/json", R"({"status":"ok"})");
@@ -34,7 +41,8 @@ net::Task<void> metaserver(std::shared_ptr<ProxyContext> context, std::shared_pt
         error_response(413, fmt::format("{} bytes; at most {} are expected of a decoder", body.size(), kMostPostBytes));
   } else if (auto post = MetaserverPost::parse(body); !post) {
     response = error_response(400, post.error().message());
-  } else if (const auto deliveries = context->open_requests.find(post->child.parent); !deliveries) {
+  } else if (const auto deliveries = context->open_requests.find(name_of(exchange->request(), post->child));
+             !deliveries) {
     response = error_response(404, fmt::format("no request {} is open at this proxy", post->child.parent));
   } else {
     DeliveryResult result = co_await deliveries->deliver(std::move(post->child), std::move(post->params));
@@ -96,15 +104,15 @@ Result<MetaserverPost> MetaserverPost::parse(std::string_view body) {
   return post;
 }
 
-std::unique_ptr<OpenRequests::Entry> OpenRequests::open(std::string parent, std::shared_ptr<Deliveries> deliveries) {
-  const bool fresh = by_parent_.emplace(parent, std::move(deliveries)).second;
-  TANDEM_ASSERT(fresh, "an id is open once");
-  return std::make_unique<Entry>(*this, std::move(parent));
+std::unique_ptr<OpenRequests::Entry> OpenRequests::open(std::string name, std::shared_ptr<Deliveries> deliveries) {
+  const bool fresh = by_name_.emplace(name, std::move(deliveries)).second;
+  TANDEM_ASSERT(fresh, "a name is open once");
+  return std::make_unique<Entry>(*this, std::move(name));
 }
 
-std::shared_ptr<Deliveries> OpenRequests::find(const std::string& parent) const {
-  const auto found = by_parent_.find(parent);
-  return found == by_parent_.end() ? nullptr : found->second;
+std::shared_ptr<Deliveries> OpenRequests::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 void add_metaserver(net::HttpServer& server, const std::shared_ptr<ProxyContext>& context) {

@@ -11,6 +11,7 @@
 // A second post of the same id joins the first one: the prompt is prefilled once.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,29 +44,33 @@ struct MetaserverPost {
   static Result<MetaserverPost> parse(std::string_view body);
 };
 
-/// Requests that wait for, or have, pushed KV. Used on the io thread only.
+/// Requests that wait for, or have, pushed KV, by a name each: the parent id of its children, or what new_name() gave.
+/// Used on the io thread only.
 class OpenRequests {
  public:
   /// Open until it is destroyed.
   class Entry {
    public:
-    Entry(OpenRequests& owner, std::string parent) : owner_(owner), parent_(std::move(parent)) {}
-    ~Entry() { owner_.by_parent_.erase(parent_); }
+    Entry(OpenRequests& owner, std::string name) : owner_(owner), name_(std::move(name)) {}
+    ~Entry() { owner_.by_name_.erase(name_); }
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
 
    private:
     OpenRequests& owner_;
-    std::string parent_;
+    std::string name_;
   };
 
-  bool contains(const std::string& parent) const { return by_parent_.count(parent) > 0; }
-  /// `parent` must not be open yet.
-  std::unique_ptr<Entry> open(std::string parent, std::shared_ptr<Deliveries> deliveries);
-  std::shared_ptr<Deliveries> find(const std::string& parent) const;
+  bool contains(const std::string& name) const { return by_name_.count(name) > 0; }
+  /// A number that was no name before; a post has it in its URL ("?request=<name>").
+  std::string new_name() { return std::to_string(++last_name_); }
+  /// `name` must not be open yet.
+  std::unique_ptr<Entry> open(std::string name, std::shared_ptr<Deliveries> deliveries);
+  std::shared_ptr<Deliveries> find(const std::string& name) const;
 
  private:
-  std::map<std::string, std::shared_ptr<Deliveries>> by_parent_;
+  std::map<std::string, std::shared_ptr<Deliveries>> by_name_;
+  std::uint64_t last_name_ = 0;
 };
 
 void add_metaserver(net::HttpServer& server, const std::shared_ptr<ProxyContext>& context);

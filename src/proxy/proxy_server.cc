@@ -34,7 +34,8 @@ bool may_enter(const ProxyContext& context, const net::HttpRequest& request) {
                       std::find(std::begin(kLocked), std::end(kLocked), request.path) != std::end(kLocked);
   if (!locked || request.method == "OPTIONS" || net::has_bearer(request, context.config.api_keys)) return true;
   return request.path == "/v1/metaserver" &&
-         net::equal_in_constant_time(request.query, "key=" + context.metaserver_token);
+         net::equal_in_constant_time(request.query.substr(0, request.query.find('&')),
+                                     "key=" + context.metaserver_token);
 }
 
 net::Task<void> complete(std::shared_ptr<ProxyContext> context, std::shared_ptr<net::Exchange> exchange) {
@@ -118,7 +119,7 @@ Result<std::uint16_t> ProxyServer::start() {
   // Room for every request in flight, for health probes and for clients that learn by a 503 that there is none.
   limits.max_connections = static_cast<std::size_t>(std::max(impl_->context->config.max_inflight, 1)) * 2 + 1024;
   impl_->server = net::HttpServer::create(impl_->io.get_executor(), limits);
-  impl_->server->error_body(error_body);
+  impl_->server->error_body([](int status, std::string_view message) { return error_body(status, message); });
   impl_->server->gate([context = impl_->context](const net::HttpRequest& request) -> std::optional<net::HttpResponse> {
     if (may_enter(*context, request)) return std::nullopt;
     return net::HttpResponse(401, "application/json", R"({"error":"Unauthorized"})");

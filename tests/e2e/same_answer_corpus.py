@@ -114,6 +114,7 @@ SINGLE = [
     completion(["One two", "A B C"], stream=True, temperature=1, n=2, seed=9,
                stream_options={"include_usage": True, "continuous_usage_stats": True}),
     completion(headers={"X-Request-Id": "given-by-the-client"}), completion(headers={"X-data-parallel-rank": "0"}),
+    completion(request_id="h\u00e9 1_2"), chat(request_id="x" * 300, stream=True), completion(["a", "b c"], request_id="5_a-7"),
 ]
 SCHEMALESS = {"type": "json_schema"}
 REFUSED = [
@@ -134,7 +135,10 @@ REFUSED = [
     completion(stream=True, stream_options=5), completion(guided_regex="["), completion(guided_choice=[]),
     completion(guided_regex="a", guided_choice=["b"]), completion(response_format=SCHEMALESS),
     completion(guided_grammar="start: nothing"), completion(vllm_xargs=5),
-    completion(headers={"X-data-parallel-rank": "7"}),
+    completion(headers={"X-data-parallel-rank": "7"}), completion(headers={"X-Request-Id": "x" * 600}),
+    completion(request_id="x" * 600), chat(request_id=7), completion(kv_transfer_params=5), completion(kv_transfer_params=[]),
+    completion(kv_transfer_params="x", stream=True), completion(kv_transfer_params={"do_remote_prefill": "x"}),
+    chat(kv_transfer_params=True), chat(kv_transfer_params={"do_remote_decode": [], "do_remote_prefill": 5}),
     completion(headers={"Content-Type": "text/plain"}), completion(repetition_detection={"x": 1}),
     (COMPLETIONS, "", {}), (COMPLETIONS, "{", {}), (COMPLETIONS, "[1]", {}), (COMPLETIONS, '{"prompt": "a", }', {}),
     (CHAT, "{}", {}), (CHAT, "null", {}),

@@ -127,6 +127,20 @@ class SameAnswer(Case):
         tandem.assert_blocks_come_back(*instances)
 
 
+    def test_several_requests_with_one_id_at_once(self):
+        body = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+        prompts = [f"{corpus.LONG}{i}" for i in range(4)]
+        expected = [ASKERS["direct"].answer(corpus.COMPLETIONS, {**body, "prompt": prompt}) for prompt in prompts]
+        for name in ASKERS:
+            def ask(prompt):
+                return PROCESSES[name].post(corpus.COMPLETIONS, {**body, "prompt": prompt}, {"X-Request-Id": "same"})  # noqa: B023
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                answers = list(pool.map(ask, prompts))
+            for (status, answer), alone in zip(answers, expected):
+                self.assertEqual((name, status, answer["id"]), (name, 200, "cmpl-same"))
+                self.assertEqual(answer["choices"][0]["text"], alone["choices"][0]["text"])
+
+
 class Reports:
     """What users of other systems reported of prefill and decode on two instances, asked of one of the ways."""
     way = ""

@@ -54,6 +54,28 @@ TEST(ClientBodyTest, DecodeGetsWhatTheClientSentAndThePrefillersParams) {
   EXPECT_EQ(body->for_prefill().find("evil"), std::string::npos);
 }
 
+TEST(ClientBodyTest, ParamsThatAnInstanceWouldRefuse) {
+  const auto fault_of = [](const std::string& params) {
+    return ClientBody::parse(R"({"prompt":"a","kv_transfer_params":)" + params + "}")->fault();
+  };
+  for (const char* good :
+       {"null", "{}", R"({"do_remote_decode":"yes","do_remote_prefill":0,"x":[]})", R"({"do_remote_decode":null})"})
+    EXPECT_FALSE(fault_of(good)) << good;
+  for (const char* bad : {"5", "[]", R"("x")", "false"}) {
+    ASSERT_TRUE(fault_of(bad)) << bad;
+    EXPECT_EQ(fault_of(bad)->param, "kv_transfer_params");
+    EXPECT_EQ(fault_of(bad)->message,
+              "[{'type': 'dict_type', 'loc': ('body', 'kv_transfer_params'), 'msg': 'Input should be a valid "
+              "dictionary'}]");
+  }
+  for (const char* flag : {"do_remote_decode", "do_remote_prefill"}) {
+    const auto fault = fault_of("{\"" + std::string(flag) + R"(":"x"})");
+    ASSERT_TRUE(fault) << flag;
+    EXPECT_EQ(fault->param, flag);
+  }
+  EXPECT_FALSE(ClientBody::parse(R"({"prompt":"a"})")->fault());
+}
+
 TEST(ClientBodyTest, ParamsOfAPrefillersAnswer) {
   EXPECT_EQ(*kv_params_of(R"({"id":"x","kv_transfer_params":{"lease": 18446744073709551615}})"),
             R"({"lease": 18446744073709551615})");

@@ -59,6 +59,8 @@ TEST(ForwardingTest, ErrorsAreTextWhateverAnInstanceSaid) {
 TEST(ForwardingTest, ErrorsHaveOpenAisForm) {
   EXPECT_EQ(error_body(502, "a \"b\"\n"),
             R"({"error":{"message":"a \"b\"\n","type":"BadGatewayError","param":null,"code":502}})");
+  EXPECT_EQ(error_response(413, "x", "a").body,
+            R"({"error":{"message":"x","type":"BadRequestError","param":"a","code":413}})");
   EXPECT_TRUE(error_response(503, "x").headers.find("retry-after"));
 }
 

@@ -148,13 +148,32 @@ TEST_F(ProxyLayerwiseTest, AChildThatTheRequestDoesNotHaveIsUnknown) {
 }
 
 TEST_F(ProxyLayerwiseTest, RequestsWithTheClientsSameIdDoNotMix) {
-  pusher().delay = 100ms;
+  for (const bool ours : {true, false}) {
+    pusher().ours = ours;
+    pusher().delay = 100ms;
+    start_pair();
+    const auto before = pusher().all_posts().size();
+    EXPECT_EQ(ask_with_one_id(3), (std::vector<int>{200, 200, 200}));
+    std::multiset<std::string> ids;
+    for (std::size_t i = before; i < before + 3; ++i) ids.insert(pusher().all_posts().at(i).id);
+    EXPECT_EQ(ids.count("cmpl-same-0"), ours ? 3U : 1U) << "a foreign decoder gets an id of its own for each";
+    EXPECT_EQ(p().requests().size(), before + 3) << "each had a prefill";
+    proxy_.reset();
+  }
+}
+
+TEST_F(ProxyLayerwiseTest, AnIdReachesADecoderOfOursWhateverItIs) {
+  config_.api_keys = {"key"};
   start_pair();
-  EXPECT_EQ(ask_with_one_id(3), (std::vector<int>{200, 200, 200}));
-  std::set<std::string> ids;
-  for (const auto& post : pusher().all_posts()) ids.insert(post.id);
-  EXPECT_EQ(ids.size(), 3U);
-  EXPECT_EQ(p().requests().size(), 3U);
+  for (const std::string& id : {std::string("h\xc3\xa9 1_2-3"), std::string(600, 'x')}) {
+    const auto before = pusher().requests().size();
+    EXPECT_EQ(
+        status_of(ask(kStreamBody, "/v1/completions", "Authorization: Bearer key\r\nX-Request-Id: " + id + "\r\n")),
+        200);
+    EXPECT_EQ(pusher().requests().at(before).headers.find("x-request-id"), id) << "to be shown, or refused as too long";
+    EXPECT_EQ(pusher().all_posts().at(before).status, 200);
+  }
+  EXPECT_EQ(status_of(ask(R"({"request_id":"cmpl-x-0"})", "/v1/metaserver?key=0&request=1")), 401);
 }
 
 TEST_F(ProxyLayerwiseTest, NorWhileTheAddressOfANewDecoderIsLookedFor) {
