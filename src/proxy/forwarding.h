@@ -27,6 +27,8 @@ std::string random_secret();
 
 /// {"error": {"message", "type", "param": null, "code"}}
 std::string error_body(int status, std::string_view message);
+/// The same as the last event of a stream, in an instance's bytes.
+std::string error_event(int status, std::string_view message);
 net::HttpResponse error_response(int status, std::string_view message);
 
 }  // namespace tandem::proxy
