@@ -209,6 +209,15 @@ bool starts_thinking(const Context& context, const TemplateFields& fields, std::
   return prompt_starts_thinking(prompt, !off);
 }
 
+Outcome<std::optional<std::string>> read_effort(const Fields& body) {
+  const json::value* effort = body.find("reasoning_effort");
+  if (effort == nullptr) return std::optional<std::string>();
+  for (const std::string_view word : {"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+    if (effort->is_string() && effort->get_string() == word) return std::optional(std::string(word));
+  return validation_error("literal_error", "reasoning_effort",
+                          "Input should be 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'");
+}
+
 Outcome<TemplateFields> read_template_fields(const Context& context, const Fields& body) {
   TemplateFields result;
   TANDEM_ASSIGN(result.continue_final, body.boolean("continue_final_message", false));
@@ -221,7 +230,7 @@ Outcome<TemplateFields> read_template_fields(const Context& context, const Field
       return validation_error("dict_type", "chat_template_kwargs", "Input should be a valid dictionary");
     for (const auto& member : extra->as_object()) result.extra[member.key()] = member.value();
   }
-  TANDEM_ASSIGN(const auto effort, body.text("reasoning_effort"));
+  TANDEM_ASSIGN(const auto effort, read_effort(body));
   if (effort && !result.extra.contains("reasoning_effort")) result.extra["reasoning_effort"] = *effort;
   TANDEM_ASSIGN(auto own, body.text("chat_template"));
   if (const json::value* inner = result.extra.if_contains("chat_template"); inner != nullptr && inner->is_string()) {
@@ -318,8 +327,9 @@ Outcome<json::value> prepare_tools(const Fields& body) {
     json::object full{{"name", *name}, {"description", nullptr}, {"parameters", nullptr}};
     for (const auto& member : source) full[member.key()] = member.value();
     const json::value* type = tool.as_object().if_contains("type");
-    prepared.push_back(
-        json::object{{"type", type != nullptr ? *type : json::value("function")}, {"function", std::move(full)}});
+    if (type != nullptr && *type != "function")
+      return validation_error("literal_error", "tools", "a tool's 'type' should be 'function'");
+    prepared.push_back(json::object{{"type", "function"}, {"function", std::move(full)}});
   }
   if (prepared.empty()) return json::value();
   return json::value(std::move(prepared));

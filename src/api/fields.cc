@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/fields.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/json.h"
 
@@ -28,7 +27,7 @@ bool is_json_media_type(std::string_view value) {
 
 void Fields::check_listed([[maybe_unused]] std::string_view name) const {
 #ifndef NDEBUG
-  TANDEM_ASSERT(schema_.empty() || lists(schema_, name), "a member is read that request_schema.cc does not list");
+  TANDEM_ASSERT(schema_.empty() || lists(name), "a member is read that request_schema.cc does not list");
 #endif
 }
 
@@ -79,9 +78,10 @@ Outcome<std::optional<std::vector<std::int32_t>>> Fields::token_ids(std::string_
   std::vector<std::int32_t> ids;
   ids.reserve(value->as_array().size());
   for (const json::value& element : value->as_array()) {
-    const auto id = int32_of(element);
-    if (!id) return validation_error("int_parsing", name, "Input should be a list of token ids");
-    ids.push_back(*id);
+    const auto id = json_int_of(element);
+    if (!id || !std::in_range<std::int32_t>(*id))
+      return validation_error("int_parsing", name, "Input should be a list of token ids");
+    ids.push_back(static_cast<std::int32_t>(*id));
   }
   return std::optional(std::move(ids));
 }
@@ -104,8 +104,7 @@ Outcome<json::object> read_json_body(const net::HttpRequest& request) {
   if (!is_json_media_type(request.headers.find("content-type").value_or("")))
     return bad_request("Unsupported Media Type: Only 'application/json' is allowed");
   auto value = parse_json(request.body, kBodyLimits);
-  if (!value)
-    return validation_error("json_invalid", "", fmt::format("JSON decode error: {}", value.error().message()));
+  if (!value) return bad_request(json_invalid_message(request.body, kBodyLimits));
   if (!value->is_object())
     return validation_error("model_attributes_type", "",
                             "Input should be a valid dictionary or object to extract fields from");

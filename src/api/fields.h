@@ -23,6 +23,8 @@ class Fields {
   Fields(const boost::json::object& object, Schema schema) : object_(object), schema_(schema) {}
 
   const boost::json::object& object() const { return object_; }
+  /// Whether the endpoint has such a member; what others have is ignored.
+  bool lists(std::string_view name) const { return api::lists(schema_, name); }
   /// nullptr if absent or null.
   const boost::json::value* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
@@ -43,7 +45,7 @@ class Fields {
   Schema schema_;
 };
 
-/// One whole number that fits 32 bits.
+/// One whole number that fits 32 bits; a text is none, as in a list of prompts.
 std::optional<std::int32_t> int32_of(const boost::json::value& value);
 
 /// Checks the media type, parses, and wants an object.

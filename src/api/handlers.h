@@ -36,6 +36,7 @@ net::Task<void> handle_info(ContextPtr context, ExchangePtr exchange);
 // What the server tells of itself (server_info_handlers.cc).
 net::Task<void> handle_server_info(ContextPtr context, ExchangePtr exchange);
 net::Task<void> handle_is_sleeping(ContextPtr context, ExchangePtr exchange);
+net::Task<void> handle_is_scaling(ContextPtr context, ExchangePtr exchange);
 net::Task<void> handle_tokenizer_info(ContextPtr context, ExchangePtr exchange);
 net::Task<void> handle_openapi(ContextPtr context, ExchangePtr exchange);
 net::Task<void> handle_docs(ContextPtr context, ExchangePtr exchange);

@@ -33,7 +33,8 @@ json::value in_style(json::value schema, const JsonStyle& style) {
   json::object options;
   if (style.disable_any_whitespace) options["whitespace_flexible"] = false;
   if (style.whitespace_pattern) options["whitespace_pattern"] = *style.whitespace_pattern;
-  if (!options.empty()) (*object)[kCompilerOptions] = std::move(options);
+  options["coerce_one_of"] = true;  // a grammar cannot tell whether others match too
+  (*object)[kCompilerOptions] = std::move(options);
   return schema;
 }
 

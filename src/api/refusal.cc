@@ -22,6 +22,13 @@ std::string quoted(std::string_view text) {
   return out;
 }
 
+/// A message may quote what was sent, bytes that are no text included.
+std::string json_text(std::string_view text) {
+  std::string out;
+  append_json_string(out, replace_ill_formed_utf8(text));
+  return out;
+}
+
 std::string_view type_of_status(int status) {
   switch (status) {
     case 401:
@@ -69,8 +76,7 @@ Refusal value_error(std::string_view rule) {
 std::string error_body(const Refusal& refusal) {
   JsonWriter writer;
   writer.begin_object().key("error").begin_object();
-  // A message may quote what was sent, bytes that are no text included.
-  writer.member("message", replace_ill_formed_utf8(refusal.message)).member("type", refusal.type);
+  writer.key("message").raw(json_text(refusal.message)).member("type", refusal.type);
   if (refusal.param.empty())
     writer.null_member("param");
   else
@@ -79,7 +85,11 @@ std::string error_body(const Refusal& refusal) {
   return writer.take();
 }
 
-std::string error_event(const Refusal& refusal) { return "data: " + error_body(refusal) + "\n\n"; }
+std::string error_event(const Refusal& refusal) {
+  return fmt::format("data: {{\"error\": {{\"message\": {}, \"type\": {}, \"param\": {}, \"code\": {}}}}}\n\n",
+                     json_text(refusal.message), json_text(refusal.type),
+                     refusal.param.empty() ? "null" : json_text(refusal.param), refusal.status);
+}
 
 net::HttpResponse error_response(const Refusal& refusal) {
   net::HttpResponse response(refusal.status, "application/json", error_body(refusal));

@@ -32,7 +32,7 @@ Refusal value_error(std::string_view rule);
 
 /// {"error":{"message":...,"type":...,"param":...,"code":...}}
 std::string error_body(const Refusal& refusal);
-/// The same as an SSE event, for failures after the head was sent.
+/// The same as an SSE event, for failures after the head was sent; vLLM writes this one line with blanks.
 std::string error_event(const Refusal& refusal);
 net::HttpResponse error_response(const Refusal& refusal);
 /// For errors that the HTTP server itself makes.

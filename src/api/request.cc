@@ -27,8 +27,7 @@ std::int64_t unix_seconds() {
 }
 
 /// Members whose mere presence asks for something this version does not do.
-constexpr std::string_view kUnsupportedMembers[] = {"prompt_embeds", "repetition_detection", "thinking_token_budget",
-                                                    "audio"};
+constexpr std::string_view kUnsupportedMembers[] = {"prompt_embeds", "repetition_detection", "thinking_token_budget"};
 
 Outcome<void> check_stream_options(const Context& context, const Fields& body, Job& job) {
   const json::value* options = body.find("stream_options");
@@ -321,9 +320,10 @@ Outcome<void> refuse_unsupported(const Fields& body) {
   if (beam_search) return bad_request("beam search is not supported in this version", "use_beam_search");
   if (body.has("logits_processors"))
     return bad_request("logits_processors argument is not supported by this server", "logits_processors");
-  if (body.has("suffix")) return bad_request("suffix is not currently supported", "suffix");
+  if (body.lists("suffix") && body.has("suffix")) return bad_request("suffix is not currently supported", "suffix");
   for (const std::string_view name : kUnsupportedMembers)
-    if (body.has(name)) return bad_request(fmt::format("{} is not supported in this version", name), std::string(name));
+    if (body.lists(name) && body.has(name))
+      return bad_request(fmt::format("{} is not supported in this version", name), std::string(name));
   return {};
 }
 

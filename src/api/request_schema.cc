@@ -62,17 +62,16 @@ constexpr auto kCommon = std::to_array<FieldDoc>({
     {"kv_transfer_params", kObject, "between proxies and instances"},
     {"best_of", kInteger, "above 1 refused"},
     {"use_beam_search", kBoolean, "true is refused"},
-    {"suffix", kString, kRefused},
     {"logits_processors", kArray, kRefused},
-    {"prompt_embeds", kAny, kRefused},
     {"repetition_detection", kAny, kRefused},
     {"thinking_token_budget", kInteger, kRefused},
-    {"audio", kObject, kRefused},
 });
 
 constexpr auto kCompletionOnly = std::to_array<FieldDoc>({
     {"prompt", kAny, "a string, a list of strings, token ids, or a list of lists of them"},
     {"logprobs", kInteger},
+    {"suffix", kString, kRefused},
+    {"prompt_embeds", kAny, kRefused},
 });
 
 /// What a chat template gets, in chats and in /tokenize.

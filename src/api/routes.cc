@@ -76,6 +76,7 @@ std::vector<Route> all_routes() {
       refused(kNotImplemented, "POST", "/collective_rpc", "there are no Python workers to call", Presence::kDevMode),
       refused(kNotImplemented, "POST", "/scale_elastic_ep",
               "the number of ranks is fixed at start; start the instance anew with another --data-parallel-size"),
+      served("POST", "/is_scaling_elastic_ep", handle_is_scaling, "false: the number of ranks is fixed at start"),
       served("POST", "/tandem/release", handle_release, "ends the leases of a hand-over", release_schema()),
       served("GET", "/tandem/info", handle_info, "connector, role and layout of this instance"),
       refused(kNotFound, "POST", "/v1/embeddings", kEmbeddings),

@@ -51,8 +51,8 @@ Outcome<std::vector<std::pair<std::int32_t, float>>> read_logit_bias(const Field
               "Found token_id {} in logit_bias but token_id must be an integer or string representing an integer", key),
           "logit_bias");
     const auto amount = entries.real(key);
-    if (!amount) return validation_error("float_parsing", "logit_bias", "Input should be a valid number");
-    bias.emplace_back(id, static_cast<float>(std::clamp(amount->value_or(0.0), -100.0, 100.0)));
+    if (!amount || !*amount) return validation_error("float_parsing", "logit_bias", "Input should be a valid number");
+    bias.emplace_back(id, static_cast<float>(std::clamp(**amount, -100.0, 100.0)));
   }
   return bias;
 }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <boost/json/basic_parser_impl.hpp>
 #include <charconv>
@@ -63,6 +64,16 @@ Status invalid_at(std::size_t byte, const boost::system::error_code& error) {
   return {Code::kInvalidArgument, fmt::format("invalid JSON at byte {}: {}", byte, error.message())};
 }
 
+/// How many bytes can be JSON; if that is not all of them, or not a whole value, the reason.
+std::size_t read_through(std::string_view text, const JsonLimits& limits, boost::system::error_code& error) {
+  json::parse_options options;
+  options.max_depth = limits.max_depth;
+  json::basic_parser<Listener> parser(options);
+  const std::size_t consumed = parser.write_some(false, text.data(), text.size(), error);
+  if (!error && consumed < text.size()) error = json::error::extra_data;
+  return consumed;
+}
+
 template <class Number>
 std::optional<Number> number_from_text(std::string_view text) {
   Number number{};
@@ -88,14 +99,19 @@ Result<json::value> parse_json(std::string_view text, JsonLimits limits) {
 
 Result<void> check_json(std::string_view text, JsonLimits limits) {
   if (text.size() > limits.max_bytes) return too_large(text.size(), limits);
-  json::parse_options options;
-  options.max_depth = limits.max_depth;
-  json::basic_parser<Listener> parser(options);
   boost::system::error_code error;
-  const std::size_t consumed = parser.write_some(false, text.data(), text.size(), error);
-  if (!error && consumed < text.size()) error = json::error::extra_data;
+  const std::size_t consumed = read_through(text, limits, error);
   if (error) return invalid_at(consumed, error);
   return {};
+}
+
+std::string json_invalid_message(std::string_view body, JsonLimits limits) {
+  boost::system::error_code error;
+  const std::string_view good = body.substr(0, read_through(body, limits, error));
+  const auto begins_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
+  return fmt::format(
+      "[{{'type': 'json_invalid', 'loc': ('body', {}), 'msg': 'JSON decode error', 'ctx': {{'error': '{}'}}}}]",
+      std::count_if(good.begin(), good.end(), begins_character), error.message());
 }
 
 Result<json::value> read_json_file(const std::string& path, JsonLimits limits) {
@@ -107,18 +123,19 @@ Result<json::value> read_json_file(const std::string& path, JsonLimits limits) {
   return value;
 }
 
+std::optional<std::int64_t> json_int_of(const json::value& value) {
+  if (value.is_int64()) return value.as_int64();
+  if (value.is_bool()) return value.as_bool() ? 1 : 0;
+  if (value.is_string()) return number_from_text<std::int64_t>(value.as_string());
+  const double number = value.is_double() ? value.as_double() : std::nan("");
+  if (std::trunc(number) != number || std::abs(number) >= 9.0e15) return std::nullopt;
+  return static_cast<std::int64_t>(number);
+}
+
 Result<std::optional<std::int64_t>> json_int(const json::object& object, std::string_view key) {
   const json::value* value = present(object, key);
   if (value == nullptr) return std::optional<std::int64_t>();
-  if (value->is_int64()) return std::optional(value->as_int64());
-  if (value->is_bool()) return std::optional<std::int64_t>(value->as_bool() ? 1 : 0);
-  if (value->is_double()) {
-    const double number = value->as_double();
-    if (std::trunc(number) == number && std::abs(number) < 9.0e15)
-      return std::optional(static_cast<std::int64_t>(number));
-  }
-  if (value->is_string())
-    if (auto number = number_from_text<std::int64_t>(value->as_string())) return number;
+  if (const auto number = json_int_of(*value)) return number;
   return wrong_type(key, *value, "an integer");
 }
 

@@ -23,11 +23,16 @@ struct JsonLimits {
 Result<boost::json::value> parse_json(std::string_view text, JsonLimits limits = {});
 /// Whether the text is one JSON value, without making it: no memory, and a fraction of the time.
 Result<void> check_json(std::string_view text, JsonLimits limits = {});
+/// What a server says of a body that is no JSON: where, in characters, and why. Instances and proxies say the same.
+std::string json_invalid_message(std::string_view body, JsonLimits limits = {});
 /// Reads and parses a file; the error names it.
 Result<boost::json::value> read_json_file(const std::string& path, JsonLimits limits = {});
 
+/// The whole number that a value stands for: 5, 5.0, "5"; true is 1.
+std::optional<std::int64_t> json_int_of(const boost::json::value& value);
+
 /// Field readers: nullopt if the key is absent or null; an error if the value has another type or is out of range.
-/// Integers also accept whole floats (2.0) and, as vLLM does, numeric strings ("30000").
+/// Integers also accept what json_int_of does, as vLLM's do.
 Result<std::optional<std::int64_t>> json_int(const boost::json::object& object, std::string_view key);
 Result<std::optional<double>> json_double(const boost::json::object& object, std::string_view key);
 Result<std::optional<bool>> json_bool(const boost::json::object& object, std::string_view key);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proxy/client_body.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <boost/json.hpp>
 
@@ -26,15 +24,12 @@ std::string prefill_params(const JsonMembers& members) {
 }
 
 /// In the words of an instance, which never gets this body to see.
-Status not_usable(std::string_view text, const Status& error) {
-  constexpr std::string_view kForm = "[{{'type': '{}', 'loc': ('body',), 'msg': '{}'}}]";
-  if (check_json(text)) {
-    return Status(Code::kInvalidArgument,
-                  fmt::format(kForm, "model_attributes_type",
-                              "Input should be a valid dictionary or object to extract fields from"));
-  }
-  return Status(Code::kInvalidArgument,
-                fmt::format(kForm, "json_invalid", fmt::format("JSON decode error: {}", error.message())));
+Status not_usable(std::string_view text) {
+  if (!check_json(text)) return {Code::kInvalidArgument, json_invalid_message(text)};
+  return {
+      Code::kInvalidArgument,
+      "[{'type': 'model_attributes_type', 'loc': ('body',), 'msg': 'Input should be a valid dictionary or object to "
+      "extract fields from'}]"};
 }
 
 std::optional<ClientBody::Fault> fault_of_params(std::string_view raw) {
@@ -70,7 +65,7 @@ Result<ClientBody> ClientBody::parse(std::string_view text) {
   ClientBody body;
   body.num_bytes_ = text.size();
   auto members = JsonMembers::parse(text);
-  if (!members) return not_usable(text, members.error());
+  if (!members) return not_usable(text);
   body.members_ = std::move(*members);
   body.fault_ = fault_of_params(body.members_.find("kv_transfer_params").value_or("null"));
   body.members_.remove("kv_transfer_params");

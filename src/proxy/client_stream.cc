@@ -52,7 +52,7 @@ net::Task<net::RelayOutcome> ClientStream::relay(std::unique_ptr<net::ClientResp
 }
 
 net::Task<void> ClientStream::end_with_error(int status, std::string why) {
-  std::string event = "data: " + error_body(status, why) + "\n\n";
+  std::string event = error_event(status, why);
   const auto sent = co_await exchange_->write(std::move(event));
   if (sent) (void)co_await exchange_->end_stream();
 }

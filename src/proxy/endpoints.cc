@@ -293,10 +293,10 @@ void add_endpoints(net::HttpServer& server, const Context& context) {
   add("GET", "/metrics/", metrics);
   for (const char* path : {"/tokenizer_info", "/server_info", "/is_sleeping", "/openapi.json", "/docs", "/redoc"})
     add("GET", path, any_instance);
-  for (const char* path :
-       {"/tokenize", "/detokenize", "/sleep", "/wake_up", "/collective_rpc", "/scale_elastic_ep", "/v1/embeddings",
-        "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/v1/responses",
-        "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"})
+  for (const char* path : {"/tokenize", "/detokenize", "/sleep", "/wake_up", "/collective_rpc", "/scale_elastic_ep",
+                           "/is_scaling_elastic_ep", "/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score",
+                           "/rerank", "/v1/rerank", "/v2/rerank", "/v1/responses", "/v1/audio/transcriptions",
+                           "/v1/audio/translations", "/v1/audio/speech"})
     add("POST", path, any_instance);
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/invocations"})
     route("OPTIONS", path, any_instance);

@@ -70,6 +70,11 @@ std::string error_body(int status, std::string_view message, std::string_view pa
                      error_type(status), param.empty() ? "null" : json_quote(param), status);
 }
 
+std::string error_event(int status, std::string_view message) {
+  return fmt::format("data: {{\"error\": {{\"message\": {}, \"type\": \"{}\", \"param\": null, \"code\": {}}}}}\n\n",
+                     json_quote(message), error_type(status), status);
+}
+
 net::HttpResponse error_response(int status, std::string_view message, std::string_view param) {
   net::HttpResponse response(status, "application/json", error_body(status, message, param));
   if (status == 503) response.headers.add("retry-after", "1");

@@ -27,6 +27,8 @@ std::string random_secret();
 
 /// {"error": {"message", "type", "param", "code"}}; `param`: the member that is wrong, "" is null.
 std::string error_body(int status, std::string_view message, std::string_view param = "");
+/// The same as the last event of a stream, in an instance's bytes.
+std::string error_event(int status, std::string_view message);
 net::HttpResponse error_response(int status, std::string_view message, std::string_view param = "");
 
 }  // namespace tandem::proxy

@@ -43,7 +43,8 @@ COMPLETION_FIELDS = [
     {"logprobs": 2}, {"logprobs": 0, "max_tokens": 1}, {"logprobs": 3, "return_tokens_as_token_ids": True},
     {"return_token_ids": True}, {"return_token_ids": True, "echo": True},
     {"stop": " blue"}, {"stop": ["e", "l"], "include_stop_str_in_output": True, "max_tokens": 9},
-    {"stop": ["\n\n", "nowhere"], "max_tokens": 6}, {"stop_token_ids": [4461], "max_tokens": 9},
+    {"stop": ["\n\n", "nowhere"], "max_tokens": 6}, {"stop_token_ids": ["4461"], "max_tokens": 9}, {"audio": {"voice": "x"}},
+    {"guided_json": {"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}},
     {"ignore_eos": True, "max_tokens": 5}, {"min_tokens": 3, "stop": ["e"]},
     {"logit_bias": {"2": 100}}, {"logit_bias": {"0": 100}}, {"logit_bias": {"2": 100}, "min_tokens": 2},
     {"logit_bias": {"2": 100}, "ignore_eos": True}, {"logit_bias": {"2": 100}, "max_tokens": 1},
@@ -77,7 +78,8 @@ CHAT_FIELDS = [
     {"messages": [*USER, {"role": "assistant", "content": "Paris is"}], "continue_final_message": True},
     {"add_generation_prompt": False}, {"echo": True}, {"add_special_tokens": True}, {"documents": [{"text": "d"}]},
     {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ word }}",
-     "chat_template_kwargs": {"word": " yes", "other": 1}}, {"reasoning_effort": "low"}, {"truncate_prompt_tokens": 5},
+     "chat_template_kwargs": {"word": " yes", "other": 1}}, {"reasoning_effort": "low"}, {"suffix": "x"},
+    {"truncate_prompt_tokens": 5},
     {"messages": TOO_LONG, "truncate_prompt_tokens": -1},
     {"messages": TOO_LONG, "truncate_prompt_tokens": -1, "max_tokens": None, "max_completion_tokens": 5, "echo": False},
     {"response_format": {"type": "text"}}, {"response_format": {"type": "json_object"}, "max_tokens": 6},
@@ -153,7 +155,8 @@ REFUSED = [
     chat(chat_template="{% if"), chat(documents=5), chat(chat_template_kwargs=5), chat(bad_words=[" "]),
     chat(bad_words="x"), chat(response_format={"type": "yaml"}), chat(response_format={"type": "structural_tag"}),
     chat(response_format={"type": "structural_tag", "format": {"type": "what"}}), chat(TOO_LONG),
-    chat(structured_outputs={"json": {"type": "thing"}}), chat(structured_outputs=5), chat(audio={"voice": "x"}),
+    chat(structured_outputs={"json": {"type": "thing"}}), chat(structured_outputs=5), chat(reasoning_effort="bad"),
+    chat(tools=[{**WEATHER[0], "type": "x"}]), completion(logit_bias={"5": None}), (CHAT, '{"é": ', {}),
 ]
 
 

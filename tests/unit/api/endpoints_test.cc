@@ -43,9 +43,10 @@ TEST_F(EndpointsTest, EveryDocumentedRouteAnswers) {
 /// By names, so that one that leaves the table is missed.
 TEST_F(EndpointsTest, EveryRouteIsDocumented) {
   const json::object paths = documented_paths();
-  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/invocations", "/v1/models", "/tokenize",
-                           "/detokenize", "/health", "/ping", "/version", "/load", "/metrics", "/reset_prefix_cache",
-                           "/tandem/release", "/tandem/info", "/v1/embeddings", "/openapi.json", "/docs", "/redoc"})
+  for (const char* path :
+       {"/v1/chat/completions", "/v1/completions", "/invocations", "/v1/models", "/tokenize", "/detokenize", "/health",
+        "/ping", "/version", "/load", "/metrics", "/reset_prefix_cache", "/is_scaling_elastic_ep", "/tandem/release",
+        "/tandem/info", "/v1/embeddings", "/openapi.json", "/docs", "/redoc"})
     EXPECT_TRUE(paths.contains(path)) << path;
   EXPECT_EQ(paths.at("/ping").as_object().size(), 2U);
   const std::string page = get("/docs");
@@ -103,6 +104,10 @@ TEST(RequestSchemaDeathTest, OnlyDocumentedMembersCanBeRead) {
 TEST_F(EndpointsTest, DocumentationCanBeTurnedOff) {
   config_.disable_docs = true;
   for (const char* path : {"/openapi.json", "/docs", "/redoc"}) EXPECT_EQ(status_of(get(path)), 404) << path;
+}
+
+TEST_F(EndpointsTest, TheNumberOfRanksIsNeverBeingChanged) {
+  EXPECT_EQ(body_of(ask("/is_scaling_elastic_ep", "")), R"({"is_scaling_elastic_ep":false})");
 }
 
 TEST_F(EndpointsTest, OtherKindsOfModelsAreA404WithTheReason) {

@@ -41,11 +41,11 @@ class RulesTest : public RequestTest {
   }
   /// Whether an output that holds to the structural tag may be `text`.
   bool matches(const std::string& format, std::string_view text) { return fits(grammar(format), text); }
-  bool fits(const std::string& lark, std::string_view text) {
+  bool fits(const std::string& source, std::string_view text, text::GrammarKind kind = text::GrammarKind::kLark) {
     const text::GrammarCompiler compiler(std::make_shared<ByteTokenizer>(), ByteTokenizer::kVocabSize,
                                          ByteTokenizer::kEos);
-    const auto compiled = compiler.compile(text::GrammarKind::kLark, lark);
-    if (!compiled) ADD_FAILURE() << compiled.error().message() << "\n" << lark;
+    const auto compiled = compiler.compile(kind, source);
+    if (!compiled) ADD_FAILURE() << compiled.error().message() << "\n" << source;
     if (!compiled) return false;
     const auto matcher = *(*compiled)->start();
     for (const char c : text)
@@ -258,14 +258,55 @@ TEST_F(RulesTest, JsonWithoutBlanksIsSoInStructuralTagsToo) {
     const auto job =
         chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)" + std::string(choice));
     ASSERT_TRUE(job) << job.error().message;
-    EXPECT_THAT(job->constraint->source, HasSubstr(R"("x-guidance":{"whitespace_flexible":false})")) << choice;
+    EXPECT_THAT(job->constraint->source, HasSubstr(R"("x-guidance":{"whitespace_flexible":false,)")) << choice;
   }
 }
 
 TEST_F(RulesTest, SchemasSetNoOptionsOfTheCompiler) {
   const std::string own = R"({"enum":[1],"x-guidance":{"whitespace_pattern":"x"}})";
-  EXPECT_THAT(grammar(R"("format":{"type":"json_schema","json_schema":)" + own + "}"), Not(HasSubstr("x-guidance")));
-  EXPECT_THAT(good(R"("guided_json":)" + own).constraint->source, Not(HasSubstr("x-guidance")));
+  EXPECT_THAT(grammar(R"("format":{"type":"json_schema","json_schema":)" + own + "}"),
+              Not(HasSubstr("whitespace_pattern")));
+  EXPECT_THAT(good(R"("guided_json":)" + own).constraint->source, Not(HasSubstr("whitespace_pattern")));
+}
+
+TEST_F(RulesTest, OneOfIsAnyOf) {
+  const std::string one = R"({"oneOf":[{"type":"integer"},{"type":"number"}]})";
+  const std::string json = good(R"("guided_json":)" + one).constraint->source;
+  EXPECT_TRUE(fits(json, "5", text::GrammarKind::kJsonSchema));
+  EXPECT_TRUE(fits(json, "5.5", text::GrammarKind::kJsonSchema));
+  EXPECT_FALSE(fits(json, "true", text::GrammarKind::kJsonSchema));
+  EXPECT_TRUE(matches(R"("format":{"type":"json_schema","json_schema":{"items":)" + one + "}}", "[1,2.5]"));
+  const auto job = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + one +
+                        R"(}}],"tool_choice":"required")");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_TRUE(fits(job->constraint->source, R"([{"name":"f","parameters":5}])", text::GrammarKind::kJsonSchema));
+}
+
+TEST_F(RulesTest, TheModelIsCheckedBehindTheSamplingFieldsAndBeforeThePrompt) {
+  refused(R"("model":"x","n":0)", "n must be at least 1, got 0.", 400);
+  refused(R"("model":"x","logprobs":-1)", "does not exist", 404);
+  EXPECT_EQ(completion(R"("model":"x")", "5").error().status, 404);
+}
+
+TEST_F(RulesTest, MembersOfOtherEndpointsAreIgnored) {
+  EXPECT_TRUE(chat(R"("suffix":"x","prompt_embeds":"x","audio":{"voice":"x"})"));
+  good(R"("audio":{"voice":"x"},"messages":5)");
+  refused(R"("prompt_embeds":"x")", "prompt_embeds");
+  for (const char* name : {"repetition_detection", "thinking_token_budget"}) {
+    refused("\"" + std::string(name) + "\":1", name);
+    chat_refused("\"" + std::string(name) + "\":1", name);
+  }
+}
+
+TEST_F(RulesTest, WordsOfAListAreTheOnlyOnes) {
+  EXPECT_TRUE(chat(R"("reasoning_effort":"xhigh")"));
+  for (const char* effort : {"\"bad\"", "5", "\"\""})
+    chat_refused(R"("reasoning_effort":)" + std::string(effort),
+                 "[{'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), 'msg': \"Input should be 'none', "
+                 "'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'\"}]");
+  for (const char* type : {"\"x\"", "null", "5"})
+    chat_refused(R"("tools":[{"type":)" + std::string(type) + R"(,"function":{"name":"f"}}],"tool_choice":"none")",
+                 "literal_error");
 }
 
 TEST_F(RulesTest, APrefillerRefusesWhatADecoderWould) {

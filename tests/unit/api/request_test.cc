@@ -37,6 +37,18 @@ TEST_F(RequestTest, ScalarsAreCoercedLeniently) {
   refused(R"("seed":99999999999999999999)", "seed");
 }
 
+TEST_F(RequestTest, ElementsOfListsAreCoercedToo) {
+  const Job job =
+      good(R"("stop_token_ids":["5",6.0,true],"allowed_token_ids":["7"],"logit_bias":{"5":"1.5","6":true})");
+  EXPECT_THAT(job.sampling.stop_token_ids, ElementsAre(5, 6, 1));
+  EXPECT_THAT(job.sampling.allowed_token_ids, ElementsAre(7));
+  EXPECT_THAT(job.sampling.logit_bias, ElementsAre(std::pair(5, 1.5F), std::pair(6, 1.0F)));
+  for (const char* ids : {"[\"x\"]", "[null]", "[1.5]", "[[1]]", "[99999999999]", "[\"1.5\"]"})
+    refused("\"stop_token_ids\":" + std::string(ids), "stop_token_ids");
+  refused(R"("logit_bias":{"5":null})", "'loc': ('body', 'logit_bias'), 'msg': 'Input should be a valid number'");
+  EXPECT_FALSE(completion("", "[1,\"5\"]")) << "a list of prompts is ids or texts";
+}
+
 TEST_F(RequestTest, BodiesThatAreNoRequests) {
   for (const char* body : {"", "{", "[1]", "null", "\"x\"", "{\"prompt\":\"a\"} x"}) {
     auto job = prepare_completion(*context_, post(body));
@@ -46,7 +58,10 @@ TEST_F(RequestTest, BodiesThatAreNoRequests) {
   auto deep =
       prepare_completion(*context_, post("{\"prompt\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"));
   ASSERT_FALSE(deep);
-  EXPECT_THAT(deep.error().message, HasSubstr("JSON decode error"));
+  EXPECT_THAT(deep.error().message, HasSubstr("'msg': 'JSON decode error'"));
+  EXPECT_EQ(prepare_completion(*context_, post("{\"é\":")).error().message,
+            "[{'type': 'json_invalid', 'loc': ('body', 5), 'msg': 'JSON decode error', 'ctx': {'error': "
+            "'incomplete JSON'}}]");
   net::HttpRequest form = post("{\"prompt\":\"a\"}");
   form.headers.set("Content-Type", "text/plain");
   EXPECT_THAT(prepare_completion(*context_, form).error().message, HasSubstr("Only 'application/json' is allowed"));
@@ -132,6 +147,9 @@ TEST_F(RequestTest, LengthsAgainstTheContext) {
       good(R"("truncate_prompt_tokens":3,"max_tokens":2)", '"' + std::string(70, 'a') + "bc\"").prompts[0].ids.size(),
       3U);
   refused(R"("truncate_prompt_tokens":63)", "truncate_prompt_tokens value (63) is greater than max_model_len");
+  EXPECT_EQ(
+      good(R"("truncate_prompt_tokens":-1,"max_tokens":2)", '"' + std::string(70, 'a') + '"').prompts[0].ids.size(),
+      62U);
   refused(R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens");
   const std::string long_one = '"' + std::string(70, 'a') + "bc\"";
   EXPECT_EQ(good(R"("truncate_prompt_tokens":-1,"max_tokens":2)", long_one).prompts[0].ids.size(), 62U);
@@ -174,13 +192,14 @@ TEST_F(RequestTest, Constraints) {
   EXPECT_FALSE(good("").constraint);
   EXPECT_FALSE(good(R"("structured_outputs":{},"response_format":{"type":"text"})").constraint);
   const auto source = [&](const std::string& fields) { return good(fields).constraint->source; };
-  EXPECT_EQ(source(R"("guided_json":"{\"type\": \"object\"}")"), R"({"type":"object"})");
+  EXPECT_EQ(source(R"("guided_json":"{\"type\": \"object\"}")"),
+            R"({"type":"object","x-guidance":{"coerce_one_of":true}})");
   EXPECT_EQ(source(R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"null"}}})"),
-            R"({"type":"null"})");
+            R"({"type":"null","x-guidance":{"coerce_one_of":true}})");
   EXPECT_EQ(source(R"("structured_outputs":{"json_object":true,"disable_any_whitespace":true})"),
-            R"({"type":"object","x-guidance":{"whitespace_flexible":false}})");
+            R"({"type":"object","x-guidance":{"whitespace_flexible":false,"coerce_one_of":true}})");
   EXPECT_EQ(source(R"("structured_outputs":{"json":{"properties":{"a":{}}},"disable_additional_properties":true})"),
-            R"({"properties":{"a":{}},"additionalProperties":false})");
+            R"({"properties":{"a":{}},"additionalProperties":false,"x-guidance":{"coerce_one_of":true}})");
   EXPECT_EQ(good(R"("guided_regex":"a+")").constraint->kind, text::GrammarKind::kRegex);
   EXPECT_EQ(good(R"("structured_outputs":{"grammar":"start: \"a\""})").constraint->kind, text::GrammarKind::kGrammar);
   refused(R"("structured_outputs":{"regex":"a","choice":["b"]})", "You can only use one kind of constraints");
@@ -198,7 +217,7 @@ TEST_F(RequestTest, ForcedToolsBecomeGrammars) {
   const auto named = chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})");
   ASSERT_TRUE(named) << named.error().message;
   EXPECT_EQ(named->message.tools, ToolMode::kNamed);
-  EXPECT_EQ(named->constraint->source, R"({"type":"object"})");
+  EXPECT_EQ(named->constraint->source, R"({"type":"object","x-guidance":{"coerce_one_of":true}})");
   const auto required = chat(tools + R"(,"tool_choice":"required","parallel_tool_calls":false)");
   ASSERT_TRUE(required) << required.error().message;
   EXPECT_EQ(
@@ -207,7 +226,7 @@ TEST_F(RequestTest, ForcedToolsBecomeGrammars) {
       R"({"type":"object","properties":{"name":{"enum":["f"]},"parameters":{"type":"object","properties":{"a":{"$ref":"#/$defs/T"}}}},)"
       R"("required":["name","parameters"],"additionalProperties":false},)"
       R"({"type":"object","properties":{"name":{"enum":["g"]},"parameters":{"type":"object"}},)"
-      R"("required":["name","parameters"],"additionalProperties":false}]}})");
+      R"("required":["name","parameters"],"additionalProperties":false}]},"x-guidance":{"coerce_one_of":true}})");
   chat_refused(tools + R"(,"tool_choice":{"type":"function","function":{"name":"h"}})", "does not match any");
 }
 

@@ -217,7 +217,8 @@ TEST_F(ServiceTest, EngineErrorsInMidStreamAreEventsAndDone) {
   };
   const auto list = events("/v1/completions", R"({"prompt":"a","stream":true})");
   ASSERT_THAT(list, SizeIs(3));
-  EXPECT_EQ(list[1], R"({"error":{"message":"worker died","type":"InternalServerError","param":null,"code":500}})");
+  EXPECT_EQ(list[1],
+            R"({"error": {"message": "worker died", "type": "InternalServerError", "param": null, "code": 500}})");
   EXPECT_EQ(list[2], "[DONE]");
 }
 
@@ -395,6 +396,7 @@ TEST_F(ServiceTest, UtilityEndpoints) {
   EXPECT_EQ(body_of(get("/health")), "");
   EXPECT_EQ(status_of(get("/ping", "POST")), 200);
   EXPECT_THAT(body_of(get("/version")), testing::StartsWith(R"({"version":")"));
+  EXPECT_THAT(test::head_of(get("/version")), Not(testing::ContainsRegex("\n[Ss]erver:")));
   EXPECT_EQ(body_of(get("/load")), R"({"server_load":0})");
   registry_.counter("x_total", "help");
   EXPECT_THAT(get("/metrics"), HasSubstr("text/plain; version=0.0.4; charset=utf-8"));
@@ -416,6 +418,7 @@ TEST_F(ServiceTest, TokenizeAndDetokenize) {
             R"({"count":1,"max_model_len":64,"tokens":[97],"token_strs":["a"]})");
   EXPECT_THAT(body_of(ask("/tokenize", R"({"messages":[{"role":"u","content":"x"}]})")), HasSubstr(R"("count":19,)"));
   EXPECT_EQ(body_of(ask("/detokenize", R"({"tokens":[256,97]})")), R"({"prompt":"<bos>a"})");
+  EXPECT_EQ(body_of(ask("/detokenize", R"({"tokens":["98",97.0]})")), R"({"prompt":"ba"})");
   EXPECT_EQ(status_of(ask("/detokenize", R"({"tokens":[999]})")), 400);
   EXPECT_EQ(status_of(ask("/detokenize", R"({})")), 400);
   EXPECT_EQ(status_of(ask("/tokenize", R"({"prompt":"a","model":"nobody"})")), 404);

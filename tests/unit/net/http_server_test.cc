@@ -266,6 +266,7 @@ TEST_F(HttpServerTest, TooLargeBodiesGet413AlsoWhenTheClientGoesOnSending) {
 }
 
 TEST_F(HttpServerTest, SlowRequestsAndIdleConnectionsEnd) {
+  EXPECT_EQ(ServerLimits().keep_alive_timeout, std::chrono::seconds(75)) << "as docs/conformance.md says";
   const auto begin = std::chrono::steady_clock::now();
   RawClient slow(port_);
   slow.send("POST /echo HTTP/1.1\r\nConte");

@@ -34,6 +34,15 @@ TEST(ClientBodyTest, PrefillGetsOneTokenWhateverTheClientAsked) {
                 params_with(R"({"max_tokens":null,"max_completion_tokens":null})") + "}");
 }
 
+TEST(ClientBodyTest, WhatIsNoRequestIsRefusedInTheWordsOfAnInstance) {
+  EXPECT_EQ(ClientBody::parse("{\"é\":").error().message(),
+            "[{'type': 'json_invalid', 'loc': ('body', 5), 'msg': 'JSON decode error', 'ctx': {'error': "
+            "'incomplete JSON'}}]");
+  EXPECT_EQ(ClientBody::parse("[1]").error().message(),
+            "[{'type': 'model_attributes_type', 'loc': ('body',), 'msg': 'Input should be a valid dictionary or object "
+            "to extract fields from'}]");
+}
+
 TEST(ClientBodyTest, RequestIdsThatCanBeHeaders) {
   const auto id_of = [](std::string_view text) { return ClientBody::parse(text)->request_id(); };
   EXPECT_EQ(id_of(R"({"request_id":"mine \u00e9"})"), "mine é");

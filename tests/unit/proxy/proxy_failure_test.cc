@@ -228,8 +228,8 @@ TEST_F(ProxyFailureTest, AStreamThatBreaksEndsWithAnErrorEvent) {
     d().then(broken);
     const auto response = ask(kStreamBody);
     const auto body = body_of(response);
-    EXPECT_TRUE(body.starts_with(kEvents[0] + "data: {\"error\":{\"message\":")) << "whole events only: " << body;
-    EXPECT_TRUE(body.ends_with("\"code\":502}}\n\n")) << body;
+    EXPECT_TRUE(body.starts_with(kEvents[0] + "data: {\"error\": {\"message\": ")) << "whole events only: " << body;
+    EXPECT_TRUE(body.ends_with("\"code\": 502}}\n\n")) << body;
     EXPECT_EQ(body.find("[DONE]"), std::string::npos) << "a broken answer must not look whole";
     EXPECT_TRUE(response.ends_with("0\r\n\r\n")) << "the transfer itself ends properly";
     EXPECT_EQ(d().requests().size(), ++asked) << "nobody else is there to go on";

@@ -32,7 +32,7 @@ class ProxyResumeTest : public ProxyTest {
   std::size_t prefills() { return p(0).requests().size() + p(1).requests().size(); }
   void expect_error_event_after(const std::string& events, const std::string& response, int broken = 1) {
     EXPECT_EQ(status_of(response), 200);
-    EXPECT_TRUE(body_of(response).starts_with(events + "data: {\"error\":{\"message\":")) << response;
+    EXPECT_TRUE(body_of(response).starts_with(events + "data: {\"error\": {\"message\": ")) << response;
     EXPECT_EQ(response.find("[DONE]"), std::string::npos) << response;
     EXPECT_TRUE(response.ends_with("0\r\n\r\n")) << "the transfer itself ends properly";
     EXPECT_EQ(metric(kBroken), broken);
