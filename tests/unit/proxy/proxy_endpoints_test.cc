@@ -70,6 +70,27 @@ TEST_F(ProxyEndpointsTest, AnInstanceInTheWrongRoleGetsNothingAndIsNamed) {
   EXPECT_TRUE(all_scores_zero());
 }
 
+TEST_F(ProxyEndpointsTest, WhatContradictsTheFlagOrTheRoleGetsNothingAndIsNamed) {
+  for (const auto flag : {config::ProxyConnector::kPull, config::ProxyConnector::kLayerwise}) {
+    config_.connector = flag;
+    const bool pull = flag == config::ProxyConnector::kPull;
+    const std::string other = pull ? "MooncakeLayerwiseConnector" : "MooncakeConnectorV1";
+    p(0).set_connector(other, "kv_producer");
+    d(0).set_connector(pull ? "MooncakeConnectorV1" : "MooncakeLayerwiseConnector", "kv_producer");
+    start_one_each();
+    const auto refused = ask(kPlainBody);
+    EXPECT_EQ(status_of(refused), 503) << refused;
+    EXPECT_NE(refused.find("decoder " + d(0).name() + " has kv_role kv_producer"), std::string::npos) << refused;
+    const auto health = get("/health");
+    EXPECT_EQ(status_of(health), 503);
+    EXPECT_NE(health.find("prefiller " + p(0).name() + " runs " + other + ", but this proxy has --connector"),
+              std::string::npos)
+        << health;
+    proxy_.reset();
+  }
+  EXPECT_TRUE(p(0).requests().empty() && d(0).requests().empty());
+}
+
 TEST_F(ProxyEndpointsTest, OfTwoPrefillersTheOneThatFitsIsAsked) {
   config_.connector = config::ProxyConnector::kAuto;
   p(0).set_connector("MooncakeConnectorV1", "kv_consumer");
@@ -108,7 +129,7 @@ TEST_F(ProxyEndpointsTest, TheLogHasALineForEachRequestAndOneForAnInstanceThatIs
   EXPECT_NE(log.find(R"( - "POST /v1/completions HTTP/1.1" 200 OK)"), std::string::npos) << log;
   const auto silent = log.find("prefiller 127.0.0.1:" + dead + ": Connection refused");
   ASSERT_NE(silent, std::string::npos) << log;
-  EXPECT_EQ(log.find("asked again every second", log.find('\n', silent)), std::string::npos) << "once\n" << log;
+  EXPECT_EQ(log.find("is asked again until it does", log.find('\n', silent)), std::string::npos) << "once\n" << log;
   EXPECT_NE(log.find(R"("POST /v1/metaserver HTTP/1.1")"), std::string::npos) << log;
   EXPECT_EQ(log.find("secret"), std::string::npos) << "the query may be a decoder's key";
 }
