@@ -299,6 +299,11 @@ void Completion::note_status(const std::shared_ptr<Instance>& instance, int stat
 }
 
 Next Completion::failed(Instance& instance, const Status& error, Tried& tried) {
+  if (error.scope() == Scope::kProcess) {  // not the instance's fault
+    give_up_status_ = 503;
+    note_problem(fmt::format("the proxy could not ask a {}", with_problem(instance, error.message())));
+    return Next::kAgain;
+  }
   InstanceBoard::failed(instance, now());
   const bool unreachable = error.code() == Code::kUnavailable && error.scope() == Scope::kPeer;
   if (!unreachable) tried.spend(instance);

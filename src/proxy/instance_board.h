@@ -38,6 +38,7 @@ struct Instance {
   std::optional<Connector> connector;  ///< nullopt: not known yet, fits any
   bool alone = false;                  ///< one of ours without a connector, and the log says so
   bool is_tandem = false;              ///< answers /tandem/info: honours our error answers
+  std::vector<std::string> models;     ///< the names that it serves; empty: not known
   bool look_again = true;              ///< it failed since it was last asked about itself
   bool silent = false;                 ///< it did not answer when it was last asked about itself, and the log says so
   std::string misfit;                  ///< why it cannot have this role, as it says itself: never chosen; empty: it can

@@ -2,7 +2,9 @@
 #include "proxy/instance_watch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -11,12 +13,14 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "proxy/forwarding.h"
 
 namespace tandem::proxy {
 namespace {
 
 constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
 constexpr std::size_t kMostInfoBytes = 64U << 10;
+constexpr std::size_t kMostModelsBytes = 4U << 20;
 constexpr std::chrono::milliseconds kFirstLooks{1500};
 constexpr std::chrono::seconds kBreath{1};
 
@@ -52,6 +56,18 @@ Result<InstanceInfo> InstanceInfo::parse(std::string_view body) {
   return info;
 }
 
+std::vector<std::string> served_models(std::string_view body) {
+  std::vector<std::string> names;
+  const auto value = parse_json(body);
+  const auto* data = value && value->is_object() ? value->as_object().if_contains("data") : nullptr;
+  if (data == nullptr || !data->is_array()) return names;
+  for (const auto& model : data->as_array()) {
+    const auto* id = model.is_object() ? model.as_object().if_contains("id") : nullptr;
+    if (id != nullptr && id->is_string()) names.emplace_back(id->as_string());
+  }
+  return names;
+}
+
 Connector InstanceInfo::connector() const {
   return kv_connector == "MooncakeLayerwiseConnector" ? Connector::kLayerwise : Connector::kPull;
 }
@@ -69,8 +85,9 @@ std::string InstanceInfo::misfit(Role role, std::optional<Connector> wanted) con
   return "";
 }
 
-InstanceWatch::InstanceWatch(const boost::asio::any_io_executor& executor, const InstanceBoard& board)
-    : executor_(executor), board_(board), first_looks_(executor) {}
+InstanceWatch::InstanceWatch(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
+                             const InstanceBoard& board)
+    : executor_(executor), config_(config), board_(board), first_looks_(executor) {}
 
 void InstanceWatch::start() {
   ready_at_ = std::chrono::steady_clock::now() + kFirstLooks;
@@ -97,6 +114,7 @@ net::Task<void> InstanceWatch::look(std::shared_ptr<Instance> instance) {
   net::ClientRequest request("GET", "/tandem/info");
   auto answer = co_await instance->client->send(std::move(request), look_timeouts(), stopped_);
   if (!answer) {
+    if (answer.error().scope() == Scope::kProcess) co_return;  // that is our own lack
     fell_silent(*instance, answer.error().message());
     co_return;
   }
@@ -114,8 +132,33 @@ net::Task<void> InstanceWatch::look(std::shared_ptr<Instance> instance) {
     instance->is_tandem = found.has_value();
     if (found) info = std::move(*found);
   }
-  instance->look_again = false;
   learn(*instance, info);
+  // It may be another process than the last time.
+  if (std::exchange(instance->look_again, false) && instance->misfit.empty()) co_await ask_models(instance);
+}
+
+net::Task<void> InstanceWatch::ask_models(std::shared_ptr<Instance> instance) {
+  net::ClientRequest request("GET", "/v1/models");
+  request.headers = backend_headers(net::Headers(), make_uuid(), config_);
+  auto answer = co_await instance->client->send(std::move(request), look_timeouts(), stopped_);
+  if (!answer || (*answer)->status() != 200) co_return;  // it may want a key that only clients have
+  auto body = co_await (*answer)->read_all(kMostModelsBytes);
+  if (!body) co_return;
+  instance->models = served_models(*body);
+  const auto serves_another = [&](const std::shared_ptr<Instance>& other) {
+    const auto& names = other->models;
+    return other != instance && !names.empty() && !instance->models.empty() &&
+           std::find_first_of(names.begin(), names.end(), instance->models.begin(), instance->models.end()) ==
+               names.end();
+  };
+  for (const Role role : {Role::kPrefill, Role::kDecode}) {
+    const auto& all = board_.of(role);
+    const auto other = std::find_if(all.begin(), all.end(), serves_another);
+    if (other == all.end()) continue;
+    log::warning("{} serves {}, but {} serves {}: requests for the one will fail at the other", title(*instance),
+                 fmt::join(instance->models, ", "), title(**other), fmt::join((*other)->models, ", "));
+    co_return;
+  }
 }
 
 void InstanceWatch::fell_silent(Instance& instance, std::string_view problem) {

@@ -10,8 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
+#include "config/proxy_config.h"
 #include "net/cancel.h"
 #include "net/http_server.h"
 #include "proxy/instance_board.h"
@@ -31,10 +33,14 @@ struct InstanceInfo {
   std::string misfit(Role role, std::optional<Connector> wanted) const;
 };
 
+/// The names in the answer to GET /v1/models; none if it is no such answer.
+std::vector<std::string> served_models(std::string_view body);
+
 /// Used on the proxy's io thread only.
 class InstanceWatch {
  public:
-  InstanceWatch(const boost::asio::any_io_executor& executor, const InstanceBoard& board);
+  InstanceWatch(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
+                const InstanceBoard& board);
 
   /// Begins with all instances of the board.
   void start();
@@ -52,9 +58,11 @@ class InstanceWatch {
  private:
   void learn(Instance& instance, const InstanceInfo& info);
   void fell_silent(Instance& instance, std::string_view problem);
+  net::Task<void> ask_models(std::shared_ptr<Instance> instance);
   net::Task<void> watch(std::shared_ptr<Instance> instance, bool first);
 
   boost::asio::any_io_executor executor_;
+  const config::ProxyConfig& config_;
   const InstanceBoard& board_;
   net::Cancel stopped_;
   boost::asio::steady_timer first_looks_;  ///< ends when all have been asked once

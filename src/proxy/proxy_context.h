@@ -22,7 +22,7 @@ struct ProxyContext {
         config(std::move(options)),
         metrics(registry),
         board(executor, config, registry, std::move(tls)),
-        watch(executor, board),
+        watch(executor, config, board),
         metaserver_token(random_secret()) {}
 
   boost::asio::any_io_executor executor;

@@ -37,7 +37,9 @@ TEST_F(ProxyEndpointsTest, HealthNeedsAPrefillerAndADecoder) {
   start();
   const auto response = get("/health");
   EXPECT_EQ(status_of(response), 503);
-  EXPECT_NE(body_of(response).find("no decoder answers"), std::string::npos) << response;
+  EXPECT_NE(body_of(response).find("no decoder answers: decoder 127.0.0.1:" + std::to_string(dead) + ": "),
+            std::string::npos)
+      << response;
   EXPECT_EQ(status_of(get("/healthcheck")), 200) << "that one is static";
 }
 
@@ -47,7 +49,11 @@ TEST_F(ProxyEndpointsTest, HealthNeedsTwoThatCanServeTogether) {
   d(0).set_connector("MooncakeLayerwiseConnector");
   start_one_each();
   EXPECT_TRUE(test::eventually([this] { return status_of(get("/health")) == 503; }));
-  EXPECT_NE(get("/ping").find("no prefiller has the connector of a decoder"), std::string::npos);
+  const auto why = get("/ping");
+  EXPECT_NE(why.find("no prefiller has the connector of a decoder: prefiller " + p(0).name() + " runs pull; decoder " +
+                     d(0).name() + " runs layerwise"),
+            std::string::npos)
+      << why;
   proxy_.reset();
   d(0).set_connector("MooncakeConnectorV1");
   start();
@@ -179,6 +185,7 @@ TEST_F(ProxyEndpointsTest, WithoutAnyInstanceEverythingIsStillAnswered) {
   EXPECT_EQ(remove("prefill", p(0).name()), 200);
   EXPECT_EQ(remove("decode", d(0).name()), 200);
   for (const char* path : {"/v1/models", "/health"}) EXPECT_EQ(status_of(get(path)), 503) << path;
+  EXPECT_NE(get("/health").find("no prefiller is configured"), std::string::npos);
   EXPECT_EQ(status_of(ask("{}", "/tokenize")), 503);
   const auto response = ask(kPlainBody);
   EXPECT_EQ(status_of(response), 503);

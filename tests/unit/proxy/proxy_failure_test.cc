@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every rule of failure: who is asked again, who is not, and what the client sees.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "proxy_fixture.h"
 #include "push_stand_in.h"
 
@@ -97,6 +100,35 @@ TEST_F(ProxyFailureTest, WhoDoesNotAnswerTheProxyGetsNoRequestsUntilItDoes) {
   ask(kStreamBody);
   EXPECT_EQ(back.requests().size(), 1U) << "its turn";
   proxy_.reset();  // before the prefiller
+}
+
+TEST_F(ProxyFailureTest, TheProxysOwnLackOfDescriptorsIsNoFaultOfAnInstance) {
+  // It closes the connections on which it is asked what it is and what it serves: for a request there must be another.
+  const std::string unknown = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+  test::ScriptedPeer closes({{unknown}, {unknown}});
+  use({closes.port()}, {d(0).port()});
+  start();
+  test::RawClient client(port_);
+  client.send("GET /healthcheck HTTP/1.1\r\n\r\n");
+  client.read_until("decode_instances");
+  ASSERT_TRUE(eventually([&] { return closes.num_closed() == 2; }));
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  rlimit none_left = usual;
+  const int lowest_free = ::dup(0);
+  none_left.rlim_cur = static_cast<rlim_t>(lowest_free);
+  ::close(lowest_free);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  client.send(test::post_text("/v1/completions", kStreamBody, "Connection: close\r\n"));
+  const auto response = client.read_all();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_NE(response.find("HTTP/1.1 503"), std::string::npos) << response;
+  EXPECT_NE(response.find("the proxy could not ask a prefiller"), std::string::npos) << response;
+  EXPECT_NE(response.find("this process has no file descriptor left"), std::string::npos) << response;
+  const std::string instance = "{instance=\"127.0.0.1:" + std::to_string(closes.port()) + "\",role=\"prefill\"}";
+  EXPECT_EQ(metric("tandem:proxy_instance_failures_total" + instance), 0);
+  EXPECT_EQ(metric("tandem:proxy_instance_up" + instance), 1);
+  EXPECT_TRUE(all_scores_zero());
 }
 
 TEST_F(ProxyFailureTest, AllPrefillersDownIsAnErrorThatNamesThem) {

@@ -73,8 +73,9 @@ TEST_F(ProxyTest, BytesPassUnchangedWhateverTheTcpBoundaries) {
     framed += std::to_string(piece.size()) + pause + "\r\n" + piece.substr(0, 3) + pause + piece.substr(3) + "\r\n";
   }
   framed += "0\r\n" + pause + "\r\n";
-  // Its first connection is the one on which the proxy asks what it is.
-  test::ScriptedPeer decoder({{"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"}, {framed}});
+  // First the proxy asks what it is and what it serves.
+  const std::string unknown = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+  test::ScriptedPeer decoder({{unknown}, {unknown}, {framed}});
   use({p().port()}, {decoder.port()});
   start();
   const auto response = ask(kStreamBody);
