@@ -107,6 +107,12 @@ Status ClientConnection::failure(const error_code& error) const {
   if (timed_out_) {
     return {Code::kDeadlineExceeded, fmt::format("{}: no progress in time while {}", peer_, step_), scope};
   }
+  if (error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system) {
+    return {Code::kResourceExhausted,
+            fmt::format("{}: this process has no file descriptor left ({}) while {}; raise its limit (ulimit -n)",
+                        peer_, error.message(), step_),
+            Scope::kProcess};
+  }
   const std::string why = error == asio::error::eof ? "the connection was closed" : error.message();
   return {Code::kUnavailable, fmt::format("{}: {} while {}", peer_, why, step_), scope};
 }

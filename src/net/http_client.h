@@ -75,7 +75,8 @@ class HttpClient {
   /// Sends and waits for the head. A kept connection that the peer has closed meanwhile is replaced by a fresh one,
   /// if not a single byte of an answer came; nothing else is ever sent twice. Errors: kUnavailable (cannot connect,
   /// broke off, not HTTP), kDeadlineExceeded, kCancelled; each names the peer and the step. The scope is kPeer if no
-  /// connection came about and kTransfer afterwards.
+  /// connection came about and kTransfer afterwards; kResourceExhausted with kProcess: we have no file descriptor left,
+  /// which says nothing about the peer.
   virtual Task<Result<std::unique_ptr<ClientResponse>>> send(ClientRequest request, ClientTimeouts timeouts,
                                                              Cancel cancel) = 0;
   virtual const Endpoint& endpoint() const = 0;

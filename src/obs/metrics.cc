@@ -84,6 +84,7 @@ Counter Registry::counter(std::string_view name, std::string_view help, Labels l
   Counter handle;
   handle.impl_ = guarded(name, [&] {
     auto& family = prometheus::BuildCounter().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry);
+    handle.family_ = &family;
     return &family.Add(impl_->all(std::move(labels), with_common));
   });
   return handle;
@@ -93,6 +94,7 @@ Gauge Registry::gauge(std::string_view name, std::string_view help, Labels label
   Gauge handle;
   handle.impl_ = guarded(name, [&] {
     auto& family = prometheus::BuildGauge().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry);
+    handle.family_ = &family;
     return &family.Add(impl_->all(std::move(labels), with_common));
   });
   return handle;
@@ -121,6 +123,14 @@ Summary Registry::summary(std::string_view name, std::string_view help, Labels l
     return &family.Add(impl_->all(std::move(labels), with_common), prometheus::Summary::Quantiles{});
   });
   return handle;
+}
+
+void Registry::remove(const Counter& counter) {
+  static_cast<prometheus::Family<prometheus::Counter>*>(counter.family_)->Remove(&as_counter(counter.impl_));
+}
+
+void Registry::remove(const Gauge& gauge) {
+  static_cast<prometheus::Family<prometheus::Gauge>*>(gauge.family_)->Remove(&as_gauge(gauge.impl_));
 }
 
 void Registry::before_expose(std::function<void()> refresh) { impl_->refresh = std::move(refresh); }

@@ -23,6 +23,7 @@ class Counter {
  private:
   friend class Registry;
   void* impl_ = nullptr;
+  void* family_ = nullptr;
 };
 
 class Gauge {
@@ -34,6 +35,7 @@ class Gauge {
  private:
   friend class Registry;
   void* impl_ = nullptr;
+  void* family_ = nullptr;
 };
 
 class Histogram {
@@ -81,6 +83,10 @@ class Registry {
                       bool with_common = true);
 
   Summary summary(std::string_view name, std::string_view help, Labels labels = {}, bool with_common = true);
+
+  /// The series is gone, and whatever was counted in it; no handle of it may be used any more.
+  static void remove(const Counter& counter);
+  static void remove(const Gauge& gauge);
 
   /// Called at the beginning of each expose(), for what is read and not counted. Set it before others expose.
   void before_expose(std::function<void()> refresh);

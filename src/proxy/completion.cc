@@ -310,6 +310,11 @@ void Completion::note_status(const std::shared_ptr<Instance>& instance, int stat
 }
 
 Next Completion::failed(Instance& instance, const Status& error, Tried& tried) {
+  if (error.scope() == Scope::kProcess) {  // not the instance's fault
+    give_up_status_ = 503;
+    note_problem(fmt::format("the proxy could not ask a {}", with_problem(instance, error.message())));
+    return Next::kAgain;
+  }
   const bool unreachable = error.code() == Code::kUnavailable && error.scope() == Scope::kPeer;
   // One that only takes long may have much to do: whether it is well is InstanceWatch's to find out.
   const bool slow = error.code() == Code::kDeadlineExceeded && error.scope() != Scope::kPeer;

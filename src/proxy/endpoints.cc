@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -37,10 +38,12 @@ net::ClientTimeouts within(std::chrono::milliseconds limit, const config::ProxyC
   return timeouts;
 }
 
+/// Silent ones last: whoever asks one after the other does not wait for them first.
 std::vector<std::shared_ptr<Instance>> all_instances(const ProxyContext& context) {
   auto all = context.board.of(Role::kPrefill);
   const auto& decoders = context.board.of(Role::kDecode);
   all.insert(all.end(), decoders.begin(), decoders.end());
+  std::stable_partition(all.begin(), all.end(), [](const auto& instance) { return !instance->silent; });
   return all;
 }
 
@@ -177,18 +180,29 @@ net::Task<void> healthcheck(Context context, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
-/// Of those that answer and fit: why none of them can serve a request together; empty if two can.
-std::string_view what_is_missing(const std::vector<std::shared_ptr<Instance>>& prefillers,
-                                 const std::vector<std::shared_ptr<Instance>>& decoders) {
-  if (prefillers.empty()) return "no prefiller answers";
-  if (decoders.empty()) return "no decoder answers";
+using Instances = std::vector<std::shared_ptr<Instance>>;
+
+/// Of those that answer and fit: why none of them can serve a request together; empty if two can. `problems`: of the
+/// others.
+std::string what_is_missing(const ProxyContext& context, const Instances& prefillers, const Instances& decoders,
+                            std::vector<std::string> problems) {
+  for (const Role role : {Role::kPrefill, Role::kDecode}) {
+    const std::string_view name = role == Role::kPrefill ? "prefiller" : "decoder";
+    if (context.board.of(role).empty()) return fmt::format("no {} is configured", name);
+    if ((role == Role::kPrefill ? prefillers : decoders).empty())
+      return fmt::format("no {} answers: {}", name, fmt::join(problems, "; "));
+  }
   for (const auto& prefiller : prefillers) {
     for (const auto& decoder : decoders) {
       const bool known = prefiller->connector && decoder->connector;
       if (!known || prefiller->connector == decoder->connector) return "";
     }
   }
-  return "no prefiller has the connector of a decoder";
+  for (const auto* instances : {&prefillers, &decoders}) {
+    for (const auto& instance : *instances)
+      problems.push_back(fmt::format("{} runs {}", title(*instance), connector_name(*instance->connector)));
+  }
+  return fmt::format("no prefiller has the connector of a decoder: {}", fmt::join(problems, "; "));
 }
 
 net::Task<void> health(Context context, ExchangePtr exchange) {
@@ -198,8 +212,8 @@ net::Task<void> health(Context context, ExchangePtr exchange) {
     net::ClientRequest probe("GET", "/health");
     answers = co_await ask_all(context, instances, std::move(probe), kHealthTimeout);
   }
-  std::vector<std::shared_ptr<Instance>> prefillers;
-  std::vector<std::shared_ptr<Instance>> decoders;
+  Instances prefillers;
+  Instances decoders;
   std::vector<std::string> problems;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const auto& instance = instances[i];
@@ -208,15 +222,15 @@ net::Task<void> health(Context context, ExchangePtr exchange) {
     } else if (answers[i].status >= 200 && answers[i].status < 300) {
       (instance->role == Role::kPrefill ? prefillers : decoders).push_back(instance);
     } else {
-      problems.push_back(fmt::format("{} {}", role_name(instance->role), answers[i].problem));
+      problems.push_back(with_problem(*instance, answers[i].problem));
     }
   }
-  const std::string_view missing = what_is_missing(prefillers, decoders);
+  const std::string missing = what_is_missing(*context, prefillers, decoders, std::move(problems));
   net::HttpResponse response(200, "application/json", "");
   if (context->stopping) {
     response = error_response(503, "the proxy is stopping");
   } else if (!missing.empty()) {
-    response = error_response(503, fmt::format("not ready, {}: {}", missing, fmt::join(problems, "; ")));
+    response = error_response(503, fmt::format("not ready, {}", missing));
   }
   (void)co_await exchange->respond(std::move(response));
 }

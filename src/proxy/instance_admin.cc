@@ -74,10 +74,11 @@ net::Task<bool> is_ready(std::shared_ptr<Instance> instance, net::Headers header
   co_return status >= 200 && status < 300;
 }
 
-/// Until the instance is ready or has had its chances.
+/// Until the instance is ready, is removed or has had its chances.
 net::Task<void> wait_and_add(Context context, std::shared_ptr<Instance> instance, net::Headers headers) {
   boost::asio::steady_timer pause(context->executor);
-  for (int attempt = 0; attempt < context->config.max_waiting_retries && !context->stopping; ++attempt) {
+  const auto wanted = [&] { return !context->stopping && context->board.expects(instance); };
+  for (int attempt = 0; attempt < context->config.max_waiting_retries && wanted(); ++attempt) {
     if (attempt > 0) {
       pause.expires_after(context->config.waiting_retry_interval);
       co_await pause.async_wait(kAwait);
@@ -85,16 +86,18 @@ net::Task<void> wait_and_add(Context context, std::shared_ptr<Instance> instance
     const bool ready = co_await is_ready(instance, headers);
     if (!ready) continue;
     co_await context->watch.look(instance);
-    if (!instance->misfit.empty()) co_return;  // the log says why
-    // Only now, with nothing to await before it is there: it may have been asked for twice.
-    if (context->stopping || context->board.find(instance->role, instance->name)) co_return;
+    if (!wanted()) co_return;
+    if (!instance->misfit.empty()) break;  // the log says why
     context->board.add(instance);
     context->watch.add(instance);
     log::info("{} {} was added", role_name(instance->role), instance->name);
     co_return;
   }
-  log::warning("{} {} was not added: it did not answer /v1/models {} times", role_name(instance->role), instance->name,
-               context->config.max_waiting_retries);
+  if (!wanted()) co_return;
+  context->board.give_up(instance);
+  if (instance->misfit.empty())
+    log::warning("{} {} was not added: it did not answer /v1/models {} times", role_name(instance->role),
+                 instance->name, context->config.max_waiting_retries);
 }
 
 net::Task<void> add(Context context, ExchangePtr exchange) {
@@ -106,9 +109,12 @@ net::Task<void> add(Context context, ExchangePtr exchange) {
   if (change) {
     std::vector<std::string> waiting;
     for (const auto& endpoint : change->endpoints) {
-      if (context->board.find(change->role, endpoint.to_string())) continue;
+      const std::string name = endpoint.to_string();
+      if (context->board.find(change->role, name)) continue;
+      waiting.push_back(name);
+      if (context->board.expects(change->role, name)) continue;
       auto instance = context->board.make(change->role, endpoint);
-      waiting.push_back(instance->name);
+      context->board.expect(instance);
       auto headers = backend_headers(exchange->request().headers, make_uuid(), context->config);
       boost::asio::co_spawn(context->executor, wait_and_add(context, std::move(instance), std::move(headers)),
                             boost::asio::detached);

@@ -2,7 +2,8 @@
 // Instances that come and go at run time, as with vLLM-Ascend's proxy (pd_protocol.md 9.7):
 // POST /instances/add and /instances/remove, body {"type": "prefill"|"decode", "instances": "host:port" |
 // ["host:port"]}. An added instance is asked for /v1/models until it answers (max_waiting_retries times,
-// waiting_retry_interval apart) and takes part from then on. A removed one gets no new requests; those it has go on.
+// waiting_retry_interval apart) and takes part from then on, unless it was removed meanwhile. A removed one gets no new
+// requests; those it has go on.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefillers and decoders, how loaded the proxy thinks each is (pd_protocol.md 9.3) and which failed lately.
+// The prefillers and decoders, how loaded the proxy thinks each is (pd_protocol.md 9.3), which failed lately and which
+// are silent (instance_watch.h).
 // Instances come and go at run time. Load is counted in integers and given back by whoever took it, so that an idle
 // proxy shows exactly zero.
 #pragma once
@@ -35,16 +36,20 @@ struct Instance {
   std::shared_ptr<net::HttpClient> client;
 
   std::optional<Connector> connector;  ///< nullopt: not known yet, fits any
+  bool alone = false;                  ///< one of ours without a connector, and the log says so
   bool is_tandem = false;              ///< answers /tandem/info: honours our error answers
+  std::vector<std::string> models;     ///< the names that it serves; empty: not known
   bool look_again = true;              ///< it failed since it was last asked about itself
-  bool silent = false;                 ///< it could not be asked the last time, and the log says so
+  bool silent = false;                 ///< it did not answer when it was last asked about itself, and the log says so
   std::string misfit;                  ///< why it cannot have this role, as it says itself: never chosen; empty: it can
 
   std::int64_t active_tokens = 0;  ///< millionths of a score
   std::int64_t active_kv = 0;      ///< millionths; prefillers only
   int failures_in_a_row = 0;
-  TimePoint avoid_until{};  ///< tried last until then
+  TimePoint avoid_until{};      ///< tried last until then
+  std::uint64_t last_turn = 0;  ///< which choice of the board it was last; 0: none yet
 
+  bool listed = false;  ///< on the board; only then it has series
   obs::Gauge tokens_gauge, kv_gauge, up_gauge;
   obs::Counter failures;
 
@@ -110,23 +115,32 @@ class InstanceBoard {
   const std::vector<std::shared_ptr<Instance>>& of(Role role) const {
     return role == Role::kPrefill ? prefillers_ : decoders_;
   }
-  /// The one to ask: least tried by this request first, then not failed lately, then least loaded, then added first.
-  /// Null if the role has none that fits it and whose connector is, or may be, the one wanted (nullopt: any), or the
-  /// request has spent them all.
+  /// The one to ask: not silent first, then least tried by this request, then not failed lately, then least loaded,
+  /// then the one that was not chosen for longest, so that equals take turns. A silent one may be frozen and hold the
+  /// request until its deadline, so it is the last resort: those that have no room are asked again before it. Null if
+  /// the role has none that fits it and whose connector is, or may be, the one wanted (nullopt: any), or the request
+  /// has spent them all.
   std::shared_ptr<Instance> best(Role role, std::optional<Connector> wanted, const Tried& tried, TimePoint now) const;
-  /// The same, and counts the try.
-  std::shared_ptr<Instance> choose(Role role, std::optional<Connector> wanted, Tried& tried, TimePoint now) const;
+  /// The same, and counts the try and the turn.
+  std::shared_ptr<Instance> choose(Role role, std::optional<Connector> wanted, Tried& tried, TimePoint now);
 
   /// What is wrong with the role's instances that do not fit it; empty if there are none.
   std::string misfits(Role role) const;
-  /// Null if the role has no instance of that name.
+  /// Null if the role has no instance of that name; "localhost" and "127.0.0.1" are one.
   std::shared_ptr<Instance> find(Role role, std::string_view name) const;
   /// Whether https instances can be made.
   bool has_tls() const { return tls_ != nullptr; }
+  /// Of every instance, if the configuration says so.
+  std::optional<Connector> fixed_connector() const { return connector_; }
   /// An instance like those of the configuration, which choose() does not know yet.
   std::shared_ptr<Instance> make(Role role, const net::Endpoint& endpoint);
   void add(std::shared_ptr<Instance> instance);
-  /// Not chosen from now on; its requests go on. False if it is not there.
+  /// One that shall be added once it is ready, unless it is removed before.
+  void expect(std::shared_ptr<Instance> instance) { expected_.push_back(std::move(instance)); }
+  void give_up(const std::shared_ptr<Instance>& instance) { std::erase(expected_, instance); }
+  bool expects(const std::shared_ptr<Instance>& instance) const;
+  bool expects(Role role, std::string_view name) const;
+  /// Not chosen, or expected, from now on, and without series; its requests go on. False if it is not there.
   bool remove(Role role, std::string_view name);
 
   /// The load of a request whose body has this many bytes.
@@ -136,14 +150,19 @@ class InstanceBoard {
   /// Unreachable, broken or 5xx: avoided for a second, doubling to thirty. Overload (429, 503) is no failure.
   static void failed(Instance& instance, TimePoint now);
   static void succeeded(Instance& instance);
+  /// Shows whether it answers, fits its role and is not avoided now.
+  static void publish_up(Instance& instance, TimePoint now);
 
  private:
+  void make_series(Instance& instance);
+
   boost::asio::any_io_executor executor_;
   obs::Registry& registry_;
   std::shared_ptr<boost::asio::ssl::context> tls_;
-  std::optional<Connector> connector_;  ///< of every instance, if the configuration says so
+  std::optional<Connector> connector_;
   std::size_t next_ordinal_ = 0;
-  std::vector<std::shared_ptr<Instance>> prefillers_, decoders_;
+  std::uint64_t turn_ = 0;
+  std::vector<std::shared_ptr<Instance>> prefillers_, decoders_, expected_;
 };
 
 }  // namespace tandem::proxy

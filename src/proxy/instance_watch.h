@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What instances say of themselves: GET /tandem/info tells which connector an instance of ours runs, and in which role.
-// Asked at the start, after a failure until it answers, and now and then. Foreign instances answer 404 and are taken
-// for pull. With --connector pull nobody is asked.
+// Asked at the start, after a failure, and all the time: one that does not answer is silent, which the board avoids.
+// Foreign instances answer 404, which is an answer, and are taken for what --connector says, or for pull.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "config/proxy_config.h"
@@ -21,20 +22,25 @@ namespace tandem::proxy {
 
 /// What an instance, or another proxy, says of itself.
 struct InstanceInfo {
-  Connector connector = Connector::kPull;
-  std::string kv_role;    ///< empty: it has no connector
-  bool is_proxy = false;  ///< nothing that could prefill or decode for us
+  std::string kv_connector;  ///< empty: it has none
+  std::string kv_role;       ///< empty: it has no connector
+  bool is_proxy = false;     ///< nothing that could prefill or decode for us
 
   /// Reads {"kv_connector": ..., "kv_role": ..., "proxy": ...}. An error if it is no such object.
   static Result<InstanceInfo> parse(std::string_view body);
-  /// Why it cannot be a prefiller or a decoder; empty if it can.
-  std::string misfit(Role role) const;
+  Connector connector() const;
+  /// Why it cannot be a prefiller or a decoder of a proxy with that --connector (nullopt: auto); empty if it can.
+  std::string misfit(Role role, std::optional<Connector> wanted) const;
 };
+
+/// The names in the answer to GET /v1/models; none if it is no such answer.
+std::vector<std::string> served_models(std::string_view body);
 
 /// Used on the proxy's io thread only.
 class InstanceWatch {
  public:
-  InstanceWatch(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config, InstanceBoard& board);
+  InstanceWatch(const boost::asio::any_io_executor& executor, const config::ProxyConfig& config,
+                const InstanceBoard& board);
 
   /// Begins with all instances of the board.
   void start();
@@ -46,16 +52,18 @@ class InstanceWatch {
 
   /// Until every instance of the start was asked once, 1.5 s at most.
   net::Task<void> ready();
-  /// Asks one now. Learns nothing from one that cannot be reached.
+  /// Asks one now. Of one that does not answer it learns only that.
   net::Task<void> look(std::shared_ptr<Instance> instance);
 
  private:
   void learn(Instance& instance, const InstanceInfo& info);
+  void fell_silent(Instance& instance, std::string_view problem);
+  net::Task<void> ask_models(std::shared_ptr<Instance> instance);
   net::Task<void> watch(std::shared_ptr<Instance> instance, bool first);
 
   boost::asio::any_io_executor executor_;
   const config::ProxyConfig& config_;
-  InstanceBoard& board_;
+  const InstanceBoard& board_;
   net::Cancel stopped_;
   boost::asio::steady_timer first_looks_;  ///< ends when all have been asked once
   TimePoint ready_at_{};

@@ -102,6 +102,14 @@ std::vector<net::HttpRequest> StandIn::others() const {
   const std::lock_guard lock(mutex_);
   return others_;
 }
+void StandIn::set_models(std::string body) {
+  const std::lock_guard lock(mutex_);
+  models_ = std::move(body);
+}
+int StandIn::num_models_asked() const {
+  const std::lock_guard lock(mutex_);
+  return num_models_asked_;
+}
 int StandIn::num_active() const {
   const std::lock_guard lock(mutex_);
   return active_;
@@ -187,11 +195,17 @@ net::Task<void> StandIn::info(std::shared_ptr<net::Exchange> exchange) {
 }
 
 net::Task<void> StandIn::other(std::shared_ptr<net::Exchange> exchange) {
-  if (exchange->request().path != "/health") {
-    const std::lock_guard lock(mutex_);
-    others_.push_back(exchange->request());
-  }
+  const auto& path = exchange->request().path;
   net::HttpResponse response(200, "application/json", "{\"from\":\"" + name() + "\"}");
+  {
+    const std::lock_guard lock(mutex_);
+    if (path == "/v1/models") {
+      ++num_models_asked_;
+      if (!models_.empty()) response.body = models_;
+    } else if (path != "/health") {
+      others_.push_back(exchange->request());
+    }
+  }
   (void)co_await exchange->respond(std::move(response));
 }
 

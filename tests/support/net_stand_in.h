@@ -51,11 +51,14 @@ class StandIn {
   void then(Behaviour behaviour);
   /// Answers GET /tandem/info like an instance with this connector; without it, like a foreign one (404).
   void set_connector(std::string name, std::string kv_role = "kv_both");
+  /// The answer to GET /v1/models.
+  void set_models(std::string body);
   void set_release_status(std::deque<int> statuses);
 
   std::vector<net::HttpRequest> requests() const;  ///< completions of both kinds
   std::vector<net::HttpRequest> releases() const;  ///< POST /tandem/release
-  std::vector<net::HttpRequest> others() const;    ///< everything else but /health
+  std::vector<net::HttpRequest> others() const;    ///< everything else but /health and /v1/models
+  int num_models_asked() const;                    ///< GET /v1/models
   int num_active() const;
   int num_gone() const;  ///< clients that left before their answer was over
 
@@ -73,10 +76,11 @@ class StandIn {
   Behaviour usual_;
   std::deque<Behaviour> next_;
   std::deque<int> release_statuses_;
-  std::string connector_, kv_role_;
+  std::string connector_, kv_role_, models_;
   std::vector<net::HttpRequest> requests_, releases_, others_;
   int active_ = 0;
   int gone_ = 0;
+  int num_models_asked_ = 0;
 };
 
 }  // namespace tandem::test

@@ -83,6 +83,18 @@ TEST(Metrics, SameNameAndLabelsGiveTheSameSeries) {
   EXPECT_EQ(other.value(), 0.0);
 }
 
+TEST(Metrics, ASeriesThatIsRemovedBeginsAnew) {
+  Registry registry;
+  auto counter = registry.counter("a_total", "A.", {{"x", "1"}});
+  registry.counter("a_total", "A.", {{"x", "2"}}).add(3);
+  const auto gauge = registry.gauge("g", "G.");
+  counter.add(1);
+  Registry::remove(counter);
+  Registry::remove(gauge);
+  EXPECT_EQ(registry.expose(), "# HELP a_total A.\n# TYPE a_total counter\na_total{x=\"2\"} 3.0\n");
+  EXPECT_EQ(registry.counter("a_total", "A.", {{"x", "1"}}).value(), 0.0);
+}
+
 TEST(Metrics, LabelValuesAndHelpAreEscaped) {
   Registry registry;
   registry.gauge("g", "two\nlines \\ \"q\"", {{"name", "a\"b\\c\nd"}});

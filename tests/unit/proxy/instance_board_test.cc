@@ -47,8 +47,11 @@ TEST_F(InstanceBoardTest, ScoresAreThoseOfTheProtocol) {
   EXPECT_DOUBLE_EQ(d1->tokens_gauge.value(), 77.0);
 }
 
-TEST_F(InstanceBoardTest, LeastLoadedThenConfiguredFirst) {
-  EXPECT_EQ(pick(Role::kPrefill), 0U);
+TEST_F(InstanceBoardTest, LeastLoadedAndEqualsTakeTurns) {
+  for (const std::size_t turn : {0U, 1U, 0U, 1U}) EXPECT_EQ(pick(Role::kPrefill), turn);
+  Tried tried;
+  const auto next = board_.best(Role::kPrefill, std::nullopt, tried, clock_.now());
+  EXPECT_EQ(board_.best(Role::kPrefill, std::nullopt, tried, clock_.now()), next) << "to look is no turn";
   const auto busy = InstanceBoard::take_prefill(board_.of(Role::kPrefill)[0], 10);
   EXPECT_EQ(pick(Role::kPrefill), 1U);
   const auto busier = InstanceBoard::take_prefill(board_.of(Role::kPrefill)[1], 10'000);
@@ -61,6 +64,57 @@ TEST_F(InstanceBoardTest, ARequestTriesEveryInstanceBeforeOneTwice) {
   for (int i = 0; i < 4; ++i)
     order.push_back(board_.choose(Role::kDecode, std::nullopt, tried, clock_.now())->ordinal - 2);
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 0, 1}));
+}
+
+TEST_F(InstanceBoardTest, ASilentInstanceIsTheLastResort) {
+  auto& p0 = *board_.of(Role::kPrefill)[0];
+  auto& p1 = *board_.of(Role::kPrefill)[1];
+  p0.silent = true;
+  const auto busy = InstanceBoard::take_prefill(board_.of(Role::kPrefill)[1], 10'000);
+  Tried tried;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(board_.choose(Role::kPrefill, std::nullopt, tried, clock_.now())->name, p1.name)
+        << "rather one that had no room again than one that may hold the request for ever";
+  }
+  InstanceBoard::failed(p1, clock_.now());
+  EXPECT_EQ(pick(Role::kPrefill), 1U) << "it answers, at least";
+  tried.spend(p1);
+  EXPECT_EQ(board_.choose(Role::kPrefill, std::nullopt, tried, clock_.now())->name, p0.name);
+  InstanceBoard::succeeded(p0);
+  EXPECT_EQ(pick(Role::kPrefill), 0U);
+}
+
+TEST_F(InstanceBoardTest, OneInstanceIsThereOnceUnderAllItsNames) {
+  config::ProxyConfig config;
+  config.prefillers = {
+      {"localhost", 1}, {"127.0.0.1", 1}, {"127.0.0.1", 2}, {"LocalHost", 1}, {"localhost.example", 1}};
+  config.decoders = {{"127.0.0.1", 1}};
+  const InstanceBoard board(io_.get_executor(), config, registry_);
+  std::vector<std::string> names;
+  for (const auto& each : board.of(Role::kPrefill)) names.push_back(each->name);
+  EXPECT_EQ(names, (std::vector<std::string>{"localhost:1", "127.0.0.1:2", "localhost.example:1"}));
+  EXPECT_EQ(board.of(Role::kDecode).size(), 1U) << "one instance may have both roles";
+  EXPECT_EQ(board.find(Role::kPrefill, "127.0.0.1:1"), board.of(Role::kPrefill)[0]);
+}
+
+TEST_F(InstanceBoardTest, SeriesComeAndGoWithTheirInstance) {
+  const auto has = [this](std::string_view name) { return registry_.expose().find(name) != std::string::npos; };
+  const auto added = board_.make(Role::kPrefill, net::Endpoint("new", 5));
+  EXPECT_FALSE(has("new:5")) << "not admitted yet";
+  InstanceBoard::failed(*added, clock_.now());
+  board_.add(added);
+  EXPECT_TRUE(has("new:5"));
+  auto running = InstanceBoard::take_prefill(added, 10);
+  EXPECT_TRUE(board_.remove(Role::kPrefill, "new:5"));
+  EXPECT_FALSE(board_.remove(Role::kPrefill, "new:5"));
+  EXPECT_FALSE(has("new:5")) << registry_.expose();
+  EXPECT_TRUE(has("p0:1"));
+  InstanceBoard::failed(*added, clock_.now());
+  InstanceBoard::succeeded(*added);
+  running = LoadShare();  // its requests end later
+  EXPECT_EQ(added->active_tokens, 0);
+  board_.add(board_.make(Role::kPrefill, net::Endpoint("new", 5)));
+  EXPECT_TRUE(has("tandem:proxy_instance_failures_total{instance=\"new:5\",role=\"prefill\"} 0"));
 }
 
 TEST_F(InstanceBoardTest, WhatFailedARequestOnceDoesNotGetItAgain) {
@@ -83,6 +137,8 @@ TEST_F(InstanceBoardTest, FailedInstancesAreAvoidedForAWhile) {
   EXPECT_EQ(p0.up_gauge.value(), 0);
   EXPECT_EQ(pick(Role::kPrefill), 1U);
   clock_.advance(1001ms);
+  InstanceBoard::publish_up(p0, clock_.now());
+  EXPECT_EQ(p0.up_gauge.value(), 1) << "it is in use again";
   EXPECT_EQ(pick(Role::kPrefill), 0U) << "after the pause it is asked again";
   InstanceBoard::failed(p0, clock_.now());
   clock_.advance(1500ms);
@@ -92,7 +148,8 @@ TEST_F(InstanceBoardTest, FailedInstancesAreAvoidedForAWhile) {
   EXPECT_EQ(pick(Role::kPrefill), 0U) << "and is bounded";
   InstanceBoard::failed(p0, clock_.now());
   InstanceBoard::failed(*board_.of(Role::kPrefill)[1], clock_.now());
-  EXPECT_EQ(pick(Role::kPrefill), 0U) << "if all failed, they are still tried";
+  for (const std::size_t turn : {1U, 0U})
+    EXPECT_EQ(pick(Role::kPrefill), turn) << "if all failed, they are still tried";
   InstanceBoard::succeeded(p0);
   EXPECT_EQ(p0.up_gauge.value(), 1);
   EXPECT_EQ(p0.failures_in_a_row, 0);

@@ -37,7 +37,9 @@ TEST_F(ProxyEndpointsTest, HealthNeedsAPrefillerAndADecoder) {
   start();
   const auto response = get("/health");
   EXPECT_EQ(status_of(response), 503);
-  EXPECT_NE(body_of(response).find("no decoder answers"), std::string::npos) << response;
+  EXPECT_NE(body_of(response).find("no decoder answers: decoder 127.0.0.1:" + std::to_string(dead) + ": "),
+            std::string::npos)
+      << response;
   EXPECT_EQ(status_of(get("/healthcheck")), 200) << "that one is static";
 }
 
@@ -47,7 +49,11 @@ TEST_F(ProxyEndpointsTest, HealthNeedsTwoThatCanServeTogether) {
   d(0).set_connector("MooncakeLayerwiseConnector");
   start_one_each();
   EXPECT_TRUE(test::eventually([this] { return status_of(get("/health")) == 503; }));
-  EXPECT_NE(get("/ping").find("no prefiller has the connector of a decoder"), std::string::npos);
+  const auto why = get("/ping");
+  EXPECT_NE(why.find("no prefiller has the connector of a decoder: prefiller " + p(0).name() + " runs pull; decoder " +
+                     d(0).name() + " runs layerwise"),
+            std::string::npos)
+      << why;
   proxy_.reset();
   d(0).set_connector("MooncakeConnectorV1");
   start();
@@ -68,6 +74,27 @@ TEST_F(ProxyEndpointsTest, AnInstanceInTheWrongRoleGetsNothingAndIsNamed) {
   EXPECT_TRUE(p(0).requests().empty() && d(0).requests().empty());
   EXPECT_EQ(metric("tandem:proxy_instance_up{instance=\"" + p(0).name() + "\",role=\"prefill\"}"), 0);
   EXPECT_TRUE(all_scores_zero());
+}
+
+TEST_F(ProxyEndpointsTest, WhatContradictsTheFlagOrTheRoleGetsNothingAndIsNamed) {
+  for (const auto flag : {config::ProxyConnector::kPull, config::ProxyConnector::kLayerwise}) {
+    config_.connector = flag;
+    const bool pull = flag == config::ProxyConnector::kPull;
+    const std::string other = pull ? "MooncakeLayerwiseConnector" : "MooncakeConnectorV1";
+    p(0).set_connector(other, "kv_producer");
+    d(0).set_connector(pull ? "MooncakeConnectorV1" : "MooncakeLayerwiseConnector", "kv_producer");
+    start_one_each();
+    const auto refused = ask(kPlainBody);
+    EXPECT_EQ(status_of(refused), 503) << refused;
+    EXPECT_NE(refused.find("decoder " + d(0).name() + " has kv_role kv_producer"), std::string::npos) << refused;
+    const auto health = get("/health");
+    EXPECT_EQ(status_of(health), 503);
+    EXPECT_NE(health.find("prefiller " + p(0).name() + " runs " + other + ", but this proxy has --connector"),
+              std::string::npos)
+        << health;
+    proxy_.reset();
+  }
+  EXPECT_TRUE(p(0).requests().empty() && d(0).requests().empty());
 }
 
 TEST_F(ProxyEndpointsTest, OfTwoPrefillersTheOneThatFitsIsAsked) {
@@ -108,7 +135,7 @@ TEST_F(ProxyEndpointsTest, TheLogHasALineForEachRequestAndOneForAnInstanceThatIs
   EXPECT_NE(log.find(R"( - "POST /v1/completions HTTP/1.1" 200 OK)"), std::string::npos) << log;
   const auto silent = log.find("prefiller 127.0.0.1:" + dead + ": Connection refused");
   ASSERT_NE(silent, std::string::npos) << log;
-  EXPECT_EQ(log.find("asked again every second", log.find('\n', silent)), std::string::npos) << "once\n" << log;
+  EXPECT_EQ(log.find("is asked again until it does", log.find('\n', silent)), std::string::npos) << "once\n" << log;
   EXPECT_NE(log.find(R"("POST /v1/metaserver HTTP/1.1")"), std::string::npos) << log;
   EXPECT_EQ(log.find("secret"), std::string::npos) << "the query may be a decoder's key";
 }
@@ -158,6 +185,7 @@ TEST_F(ProxyEndpointsTest, WithoutAnyInstanceEverythingIsStillAnswered) {
   EXPECT_EQ(remove("prefill", p(0).name()), 200);
   EXPECT_EQ(remove("decode", d(0).name()), 200);
   for (const char* path : {"/v1/models", "/health"}) EXPECT_EQ(status_of(get(path)), 503) << path;
+  EXPECT_NE(get("/health").find("no prefiller is configured"), std::string::npos);
   EXPECT_EQ(status_of(ask("{}", "/tokenize")), 503);
   const auto response = ask(kPlainBody);
   EXPECT_EQ(status_of(response), 503);

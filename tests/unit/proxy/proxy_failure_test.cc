@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every rule of failure: who is asked again, who is not, and what the client sees.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "proxy_fixture.h"
+#include "push_stand_in.h"
 
 namespace tandem::proxy {
 namespace {
@@ -67,17 +71,63 @@ TEST_F(ProxyFailureTest, A4xxOfADecoderIsPassedOnAndTheLeaseReleased) {
 }
 
 TEST_F(ProxyFailureTest, AnotherPrefillerIsTriedWhenOneIsDownAndTheDeadOneIsAvoided) {
-  const auto dead = dead_port();
-  use({dead, p(1).port()}, {d(0).port()});
+  p(0).set_usual(error_answer(500, "oops"));
+  use({p(0).port(), p(1).port()}, {d(0).port()});
   start();
   EXPECT_EQ(status_of(ask(kStreamBody, "/v1/completions", "X-Request-Id: mine\r\n")), 200);
   EXPECT_EQ(p(1).requests().at(0).headers.find("x-request-id"), "mine-r1") << "an id is never used for two attempts";
   EXPECT_EQ(d(0).requests().at(0).headers.find("x-request-id"), "mine-r1");
-  const std::string instance = "{instance=\"127.0.0.1:" + std::to_string(dead) + "\",role=\"prefill\"}";
+  const std::string instance = "{instance=\"" + p(0).name() + "\",role=\"prefill\"}";
   EXPECT_EQ(metric("tandem:proxy_instance_up" + instance), 0);
   EXPECT_EQ(status_of(ask(kStreamBody)), 200);
   EXPECT_EQ(metric("tandem:proxy_instance_failures_total" + instance), 1) << "it was not asked again so soon";
   EXPECT_EQ(metric("tandem:proxy_retries_total{stage=\"prefill\"}"), 1);
+  EXPECT_TRUE(all_scores_zero());
+}
+
+TEST_F(ProxyFailureTest, WhoDoesNotAnswerTheProxyGetsNoRequestsUntilItDoes) {
+  const auto port = dead_port();
+  use({port, p(1).port()}, {d(0).port()});
+  start();
+  const std::string instance = "{instance=\"127.0.0.1:" + std::to_string(port) + "\",role=\"prefill\"}";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(status_of(ask(kStreamBody)), 200);
+  EXPECT_EQ(p(1).requests().size(), 3U);
+  EXPECT_EQ(metric("tandem:proxy_retries_total{stage=\"prefill\"}"), 0) << "nothing was lost on the dead one";
+  EXPECT_EQ(metric("tandem:proxy_instance_up" + instance), 0) << "though no request went there";
+  PushDecoder back(io_, port);
+  back.ours = back.posts = false;
+  EXPECT_TRUE(eventually([&] { return metric("tandem:proxy_instance_up" + instance) == 1; })) << "and none needs to";
+  ask(kStreamBody);
+  EXPECT_EQ(back.requests().size(), 1U) << "its turn";
+  proxy_.reset();  // before the prefiller
+}
+
+TEST_F(ProxyFailureTest, TheProxysOwnLackOfDescriptorsIsNoFaultOfAnInstance) {
+  // It closes the connections on which it is asked what it is and what it serves: for a request there must be another.
+  const std::string unknown = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+  test::ScriptedPeer closes({{unknown}, {unknown}});
+  use({closes.port()}, {d(0).port()});
+  start();
+  test::RawClient client(port_);
+  client.send("GET /healthcheck HTTP/1.1\r\n\r\n");
+  client.read_until("decode_instances");
+  ASSERT_TRUE(eventually([&] { return closes.num_closed() == 2; }));
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  rlimit none_left = usual;
+  const int lowest_free = ::dup(0);
+  none_left.rlim_cur = static_cast<rlim_t>(lowest_free);
+  ::close(lowest_free);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  client.send(test::post_text("/v1/completions", kStreamBody, "Connection: close\r\n"));
+  const auto response = client.read_all();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_NE(response.find("HTTP/1.1 503"), std::string::npos) << response;
+  EXPECT_NE(response.find("the proxy could not ask a prefiller"), std::string::npos) << response;
+  EXPECT_NE(response.find("this process has no file descriptor left"), std::string::npos) << response;
+  const std::string instance = "{instance=\"127.0.0.1:" + std::to_string(closes.port()) + "\",role=\"prefill\"}";
+  EXPECT_EQ(metric("tandem:proxy_instance_failures_total" + instance), 0);
+  EXPECT_EQ(metric("tandem:proxy_instance_up" + instance), 1);
   EXPECT_TRUE(all_scores_zero());
 }
 
@@ -175,7 +225,10 @@ TEST_F(ProxyFailureTest, ASilentPrefillerHitsItsDeadline) {
 }
 
 TEST_F(ProxyFailureTest, ADecoderThatIsDownMeansANewPrefillForAnother) {
-  use({p(0).port()}, {dead_port(), d(1).port()});
+  auto down = test::hang();
+  down.end = End::kBreak;
+  d(0).set_usual(down);
+  use({p(0).port()}, {d(0).port(), d(1).port()});
   start();
   const auto response = ask(kStreamBody, "/v1/completions", "X-Request-Id: mine\r\n");
   EXPECT_EQ(body_of(response), kEvents[0] + kEvents[1] + kEvents[2]);
@@ -190,10 +243,9 @@ TEST_F(ProxyFailureTest, ADecoderThatIsDownMeansANewPrefillForAnother) {
 }
 
 TEST_F(ProxyFailureTest, DecodersThatFailBeforeTheFirstByteAreReplaced) {
-  auto head_only = test::event_stream({"x"});
+  auto head_only = test::event_stream({""});
   head_only.content_length = 10;
   head_only.end = End::kBreak;
-  head_only.pieces = {};
   auto empty = test::json_answer("");
   for (const auto& way : {error_answer(500, "oops"), head_only, empty, error_answer(503, "busy")}) {
     SCOPED_TRACE(way.status);

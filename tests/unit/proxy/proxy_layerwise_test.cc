@@ -190,7 +190,10 @@ TEST_F(ProxyLayerwiseTest, NorWhileTheAddressOfANewDecoderIsLookedFor) {
 }
 
 TEST_F(ProxyLayerwiseTest, AnotherPrefillerIsTriedAndTheDecoderDoesNotNotice) {
-  use({dead_port(), p(0).port(), p(1).port()}, {pusher().port()});
+  auto down = test::hang();
+  down.end = test::Behaviour::End::kBreak;
+  test::StandIn broken(io_, down);
+  use({broken.port(), p(0).port(), p(1).port()}, {pusher().port()});
   p(0).set_usual(error_answer(500, "oops"));
   start();
   EXPECT_EQ(status_of(ask(kStreamBody)), 200);
@@ -200,6 +203,7 @@ TEST_F(ProxyLayerwiseTest, AnotherPrefillerIsTriedAndTheDecoderDoesNotNotice) {
   EXPECT_EQ(pusher().requests().size(), 1U) << "the decoder keeps its place";
   EXPECT_EQ(metric("tandem:proxy_retries_total{stage=\"prefill\"}"), 2);
   EXPECT_TRUE(all_scores_zero());
+  proxy_.reset();  // before the broken one
 }
 
 TEST_F(ProxyLayerwiseTest, AFailedPrefillIsTheClientsErrorAndNeverAWaitForEver) {

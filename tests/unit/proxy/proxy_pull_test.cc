@@ -73,7 +73,9 @@ TEST_F(ProxyTest, BytesPassUnchangedWhateverTheTcpBoundaries) {
     framed += std::to_string(piece.size()) + pause + "\r\n" + piece.substr(0, 3) + pause + piece.substr(3) + "\r\n";
   }
   framed += "0\r\n" + pause + "\r\n";
-  test::ScriptedPeer decoder({{framed}});
+  // First the proxy asks what it is and what it serves.
+  const std::string unknown = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+  test::ScriptedPeer decoder({{unknown}, {unknown}, {framed}});
   use({p().port()}, {decoder.port()});
   start();
   const auto response = ask(kStreamBody);
@@ -203,7 +205,7 @@ TEST_F(ProxyTest, StopEndsWhatDoesNotFinishInTimeWithAWord) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
   EXPECT_TRUE(test::eventually([this] { return d().num_gone() == 1; })) << "the decoder must be told";
   const auto rest = client.read_all();
-  EXPECT_NE(rest.find("data: {\"error\":{\"message\":\"the proxy is stopping"), std::string::npos) << rest;
+  EXPECT_NE(rest.find("data: {\"error\": {\"message\": \"the proxy is stopping"), std::string::npos) << rest;
   EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << rest;
   EXPECT_EQ(metric(R"(tandem:proxy_requests_total{endpoint="/v1/completions",outcome="broken"})"), 1);
   EXPECT_TRUE(all_scores_zero());
