@@ -30,7 +30,7 @@ std::string LayerwiseFlow::name_attempt(const Instance& decoder, std::string& ur
   OpenRequests& open = completion.context().open_requests;
   const std::string prefix = completion.chat() ? "chatcmpl-" : "cmpl-";
   completion.new_attempt();
-  const std::string parent = prefix + completion.request_id();
+  std::string parent = prefix + completion.request_id();
   if (travels_unchanged(completion.request_id()) && !open.contains(parent)) return parent;
   if (decoder.is_tandem) {  // posts to any URL as it got it, so the client keeps its id
     std::string name = open.new_name();
