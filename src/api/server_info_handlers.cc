@@ -94,9 +94,9 @@ net::Task<void> handle_is_sleeping(ContextPtr, ExchangePtr exchange) {
   (void)co_await exchange->respond(std::move(response));
 }
 
-net::Task<void> handle_is_scaling(ContextPtr context, ExchangePtr exchange) {
+net::Task<void> handle_is_scaling(ContextPtr, ExchangePtr exchange) {
   net::HttpResponse response(200, "application/json", R"({"is_scaling_elastic_ep":false})");
-  co_await send(context, exchange, std::move(response));
+  (void)co_await exchange->respond(std::move(response));
 }
 
 net::Task<void> handle_tokenizer_info(ContextPtr context, ExchangePtr exchange) {
