@@ -76,6 +76,7 @@ class Bench {
   void run_stage(net::Task<void> stage);
   void announce() const;
   void count_missing_tokens(std::vector<StreamRecord>& records) const;
+  bool saves_result() const { return config_.save_result || config_.append_result || config_.save_detailed; }
   Result<void> report(const LoadRun::Outcome& outcome) const;
 
   config::BenchConfig config_;
@@ -222,7 +223,7 @@ Result<void> Bench::report(const LoadRun::Outcome& outcome) const {
   }
   if (errors.size() > kShownErrors)
     std::fprintf(stderr, "%zu more kinds of failure; --save-detailed writes all\n", errors.size() - kShownErrors);
-  if (config_.save_result || config_.append_result || config_.save_detailed) {
+  if (saves_result()) {
     const RunFacts facts{config_.model, config_.tokenizer, date_text(std::time(nullptr))};
     const std::string path = result_path(facts, config_);
     TANDEM_TRY(write_result(path, json_text(summary, outcome.records, facts, config_), config_.append_result));
@@ -234,6 +235,7 @@ Result<void> Bench::report(const LoadRun::Outcome& outcome) const {
 
 Result<void> Bench::run() {
   raise_file_limit();
+  if (saves_result()) TANDEM_TRY(check_result_folder(config_));
   if (config_.request_id_prefix.empty())
     config_.request_id_prefix = fmt::format("bench-{:08x}-", static_cast<std::uint32_t>(std::random_device()()));
   TANDEM_ASSIGN(target_, Target::create(io_.get_executor(), config_));

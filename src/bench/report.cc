@@ -2,6 +2,7 @@
 #include "bench/report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -210,6 +211,16 @@ std::string result_path(const RunFacts& facts, const config::BenchConfig& config
                        facts.model.substr(facts.model.rfind('/') + 1), facts.date);
   }
   return (std::filesystem::path(config.result_dir) / name).string();
+}
+
+Result<void> check_result_folder(const config::BenchConfig& config) {
+  auto folder = std::filesystem::path(result_path(RunFacts(), config)).parent_path();
+  if (folder.empty()) folder = ".";
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return Status(Code::kInvalidArgument, fmt::format("argument --result-dir: no file can be written in {}: {}",
+                                                    folder.string(), error ? error.message() : std::strerror(errno)));
 }
 
 Result<void> write_result(const std::string& path, const std::string& json, bool append) {

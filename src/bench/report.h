@@ -29,6 +29,9 @@ std::string json_text(const Summary& summary, std::span<const StreamRecord> reco
 /// --result-dir and --result-filename, or the name made of label, rate, concurrency, model and date.
 std::string result_path(const RunFacts& facts, const config::BenchConfig& config);
 
+/// Whether a file can be made where the result will be, before the run that nobody wants to lose. Makes the folder.
+Result<void> check_result_folder(const config::BenchConfig& config);
+
 /// Writes or, with --append-result, adds `json` as a line of its own. Makes the folder. An error names the file.
 Result<void> write_result(const std::string& path, const std::string& json, bool append);
 

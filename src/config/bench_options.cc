@@ -89,6 +89,22 @@ Result<void> read_goodput(const std::vector<std::string>& values, std::vector<st
   return {};
 }
 
+Result<void> read_dataset(const std::string& value, BenchDataset& dataset) {
+  static const std::set<std::string> kNotHere = {"sonnet", "burstgpt", "hf", "random-mm", "spec_bench"};
+  if (kNotHere.contains(value))
+    return Status(Code::kUnsupported,
+                  fmt::format("the dataset '{}' of vllm bench serve is not here; make a JSON lines file of its prompts "
+                              "and give --dataset-name custom",
+                              value));
+  static const std::vector<std::pair<std::string_view, BenchDataset>> kDatasets = {
+      {"random", BenchDataset::kRandom},
+      {"sharegpt", BenchDataset::kShareGpt},
+      {"prefix_repetition", BenchDataset::kPrefixRepetition},
+      {"custom", BenchDataset::kCustom}};
+  TANDEM_ASSIGN(dataset, parse_choice(value, kDatasets));
+  return {};
+}
+
 }  // namespace
 
 BenchOptions::BenchOptions(FlagList& flags) {
@@ -104,6 +120,7 @@ void BenchOptions::add_target(FlagList& flags) {
   flags.one("--backend", "NAME", "openai (also vllm) for completions, openai-chat for chat", "openai",
             text_into(config_.backend_name));
   flags.one("--base-url", "URL", "http or https, in place of --host and --port", "", text_into(base_url_));
+  flags.one("--endpoint-type", "NAME", "older name of --backend", "", text_into(config_.backend_name));
   add_client_tls(flags, "--server", "https servers", config_.tls);
   flags.one("--host", "HOST", "", "127.0.0.1", text_into(host_));
   flags.one("--port", "PORT", "", "8000", integer_into(port_, 1, 65535));
@@ -128,10 +145,7 @@ void BenchOptions::add_target(FlagList& flags) {
 void BenchOptions::add_datasets(FlagList& flags) {
   flags.group("Datasets");
   flags.one("--dataset-name", "NAME", "random, sharegpt, prefix_repetition, custom", "random",
-            choice_into<BenchDataset>(config_.dataset, {{"random", BenchDataset::kRandom},
-                                                        {"sharegpt", BenchDataset::kShareGpt},
-                                                        {"prefix_repetition", BenchDataset::kPrefixRepetition},
-                                                        {"custom", BenchDataset::kCustom}}));
+            [this](const std::string& value) { return read_dataset(value, config_.dataset); });
   flags.one("--dataset-path", "FILE", "sharegpt: JSON; custom: JSON lines with \"prompt\"", "",
             text_into(config_.dataset_path));
   flags.one("--num-prompts", "N", "", "1000", integer_into(config_.num_prompts, 1, kMostPrompts));
@@ -230,6 +244,21 @@ void BenchOptions::add_report(FlagList& flags) {
   flags.group("Known, but not there");
   flags.refused("--insecure", Arity::kNone,
                 "an https server is always checked; --server-ca-certs FILE names who signed its certificate");
+  for (const char* name :
+       {"--spec-bench-output-len", "--spec-bench-category", "--sonnet-input-len", "--sonnet-output-len",
+        "--sonnet-prefix-len", "--blazedit-min-distance", "--blazedit-max-distance",
+        "--random-mm-base-items-per-request", "--random-mm-num-mm-items-range-ratio", "--random-mm-limit-mm-per-prompt",
+        "--random-mm-bucket-config", "--hf-subset", "--hf-split", "--hf-output-len"})
+    flags.refused(name, Arity::kOne, "its dataset is not here; --dataset-name custom takes any prompts from a file");
+  flags.refused("--random-batch-size", Arity::kOne, "it is for embeddings; a request has one prompt here");
+  flags.refused("--tokenizer-mode", Arity::kOne, "tokenizers are read from tokenizer.json or GGUF, in one way");
+  flags.refused("--use-beam-search", Arity::kNone, "there is no beam search");
+  flags.refused("--no-stream", Arity::kNone,
+                "answers are always streamed, or there would be no time to the first token");
+  for (const char* name : {"--lora-modules", "--lora-assignment"})
+    flags.refused(name, Arity::kMany,
+                  "requests all name one model; run it once for each adapter with --served-model-name");
+  flags.refused("--plot-timeline", Arity::kNone, "nothing is drawn; --save-detailed writes every time");
   flags.refused("--profile", Arity::kNone, "the server has no profiler that a request could start");
 }
 

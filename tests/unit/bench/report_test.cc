@@ -197,6 +197,22 @@ TEST(ResultFile, IsReplacedOrAddedTo) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(ResultFile, ItsFolderIsMadeOrRefusedBeforeTheRun) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "bench_folder_before";
+  std::filesystem::remove_all(folder);
+  config::BenchConfig config;
+  config.result_dir = (folder / "new").string();
+  EXPECT_TRUE(check_result_folder(config));
+  EXPECT_TRUE(std::filesystem::is_directory(config.result_dir));
+  std::ofstream(folder / "file") << "x";
+  config.result_dir = (folder / "file" / "below").string();
+  const auto refused = check_result_folder(config);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("--result-dir"), std::string::npos) << refused.error().message();
+  EXPECT_NE(refused.error().message().find(config.result_dir), std::string::npos) << refused.error().message();
+  std::filesystem::remove_all(folder);
+}
+
 TEST(PythonFloat, Forms) {
   EXPECT_EQ(python_float(4.0), "4.0");
   EXPECT_EQ(python_float(0.25), "0.25");

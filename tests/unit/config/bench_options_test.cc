@@ -8,6 +8,7 @@
 namespace tandem::config {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
@@ -142,6 +143,10 @@ TEST(BenchFlags, Ramps) {
               HasSubstr("below"));
 }
 
+TEST(BenchFlags, TheOlderNameOfTheBackend) {
+  EXPECT_EQ(config_of({"--endpoint-type", "openai-chat"}).backend, BenchBackend::kChat);
+}
+
 TEST(BenchFlags, ErrorsNameTheFlag) {
   EXPECT_THAT(error_of({"--backend", "tgi"}), HasSubstr("--backend"));
   EXPECT_THAT(error_of({"--goodput", "itl:5"}), HasSubstr("--goodput"));
@@ -154,8 +159,19 @@ TEST(BenchFlags, ErrorsNameTheFlag) {
   EXPECT_THAT(error_of({"--extra-body", "[1]"}), HasSubstr("--extra-body"));
   EXPECT_THAT(error_of({"--request-rate", "0"}), HasSubstr("--request-rate"));
   EXPECT_THAT(error_of({"--profile"}), HasSubstr("--profile"));
+  EXPECT_THAT(error_of({"--endpoint-type", "tgi"}), HasSubstr("--backend"));
   EXPECT_THAT(error_of({"--num-prompt", "0"}), HasSubstr("--num-prompts"));
   EXPECT_THAT(error_of({"--backend", "openai-chat", "--endpoint", "/v1/completions"}), HasSubstr("--endpoint"));
+  // What vLLM's tool has and this one has not is refused by name, with what to do.
+  for (const char* name : {"sonnet", "burstgpt", "hf", "random-mm", "spec_bench"}) {
+    EXPECT_THAT(error_of({"--dataset-name", name}),
+                AllOf(HasSubstr("--dataset-name"), HasSubstr(name), HasSubstr("--dataset-name custom")));
+  }
+  EXPECT_THAT(error_of({"--dataset-name", "x"}), HasSubstr("choose from random, sharegpt"));
+  for (const char* flag : {"--sonnet-input-len", "--hf-subset", "--tokenizer-mode", "--lora-modules"})
+    EXPECT_THAT(error_of({flag, "1"}), HasSubstr(flag));
+  for (const char* flag : {"--use-beam-search", "--no-stream", "--plot-timeline"})
+    EXPECT_THAT(error_of({flag}), HasSubstr(flag));
   const auto bare = parse_command_line(std::vector<std::string>{"bench"}, {});
   ASSERT_FALSE(bare);
   EXPECT_THAT(bare.error().message(), HasSubstr("expected serve"));
