@@ -137,7 +137,8 @@ void InstanceBoard::make_series(Instance& instance) {
 std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector> wanted, const Tried& tried,
                                               TimePoint now) const {
   const auto rank = [&](const Instance& instance) {
-    return std::tuple(instance.silent, tried.times(instance), instance.avoid_until > now, instance.priority(),
+    const bool alone = role == Role::kDecode && !wanted && !has_prefiller(instance);
+    return std::tuple(alone, instance.silent, tried.times(instance), instance.avoid_until > now, instance.priority(),
                       instance.last_turn, instance.ordinal);
   };
   std::shared_ptr<Instance> best;
@@ -147,6 +148,13 @@ std::shared_ptr<Instance> InstanceBoard::best(Role role, std::optional<Connector
     if (!best || rank(*instance) < rank(*best)) best = instance;
   }
   return best;
+}
+
+bool InstanceBoard::has_prefiller(const Instance& decoder) const {
+  return std::any_of(prefillers_.begin(), prefillers_.end(), [&decoder](const auto& prefiller) {
+    const bool known = prefiller->connector && decoder.connector;
+    return prefiller->misfit.empty() && (!known || prefiller->connector == decoder.connector);
+  });
 }
 
 std::shared_ptr<Instance> InstanceBoard::choose(Role role, std::optional<Connector> wanted, Tried& tried,

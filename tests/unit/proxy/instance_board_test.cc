@@ -66,6 +66,17 @@ TEST_F(InstanceBoardTest, ARequestTriesEveryInstanceBeforeOneTwice) {
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 0, 1}));
 }
 
+TEST_F(InstanceBoardTest, ADecoderWithoutAPrefillerGetsNoTurn) {
+  for (const auto& prefiller : board_.of(Role::kPrefill)) prefiller->connector = Connector::kPull;
+  const auto& decoders = board_.of(Role::kDecode);
+  decoders[0]->connector = Connector::kLayerwise;
+  decoders[1]->connector = Connector::kPull;
+  EXPECT_EQ(pick(Role::kDecode), 1U);
+  EXPECT_EQ(pick(Role::kDecode), 1U);
+  board_.of(Role::kPrefill)[1]->connector = Connector::kLayerwise;
+  EXPECT_EQ(pick(Role::kDecode), 0U);
+}
+
 TEST_F(InstanceBoardTest, ASilentInstanceIsTheLastResort) {
   auto& p0 = *board_.of(Role::kPrefill)[0];
   auto& p1 = *board_.of(Role::kPrefill)[1];
