@@ -115,11 +115,11 @@ class InstanceBoard {
   const std::vector<std::shared_ptr<Instance>>& of(Role role) const {
     return role == Role::kPrefill ? prefillers_ : decoders_;
   }
-  /// The one to ask: of decoders one whose connector some prefiller has, then not silent first, then least tried by this
-  /// request, then not failed lately, then least loaded, then the one that was not chosen for longest, so that equals
-  /// take turns. A silent one may be frozen and hold the request until its deadline, so it is the last resort: those
-  /// that have no room are asked again before it. Null if the role has none that fits it and whose connector is, or may
-  /// be, the one wanted (nullopt: any), or the request has spent them all.
+  /// The one to ask: of decoders one whose connector some prefiller has, then not silent first, then least tried by
+  /// this request, then not failed lately, then least loaded, then the one that was not chosen for longest, so that
+  /// equals take turns. A silent one may be frozen and hold the request until its deadline, so it is the last resort:
+  /// those that have no room are asked again before it. Null if the role has none that fits it and whose connector is,
+  /// or may be, the one wanted (nullopt: any), or the request has spent them all.
   std::shared_ptr<Instance> best(Role role, std::optional<Connector> wanted, const Tried& tried, TimePoint now) const;
   /// The same, and counts the try and the turn.
   std::shared_ptr<Instance> choose(Role role, std::optional<Connector> wanted, Tried& tried, TimePoint now);
