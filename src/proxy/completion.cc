@@ -192,8 +192,8 @@ net::Task<Next> Completion::decode(DecodeStage stage) {
   if (stage.cancel.cancelled()) co_return Next::kGiveUp;
   if (!answer) {
     const Next next = failed(*decoder, answer.error(), tried_decoders_);
-    // What took a whole answer's time is not computed anew elsewhere.
-    const bool too_long = !body_.stream() && answer.error().code() == Code::kDeadlineExceeded;
+    // What took a whole answer's time is not computed anew elsewhere, unless it was not computed here.
+    const bool too_long = !body_.stream() && answer.error().code() == Code::kDeadlineExceeded && !decoder->silent;
     co_return too_long ? Next::kGiveUp : next;
   }
   const int status = (*answer)->status();

@@ -165,7 +165,8 @@ class Transfer(Deployments):
               {"do_remote_prefill": True, "metaserver": "http://127.0.0.1:1/x"},
               {"do_remote_decode": True, "do_remote_prefill": False, "remote_block_ids": [[1]], "remote_host": "192.0.2.1",
                "remote_port": 99999, "request_id": "cmpl-x-0"},
-              {"do_remote_decode": True}, {"tandem_prompts": [{}]}, [], "x", 7)
+              {"do_remote_decode": True}, {"tandem_prompts": [{}]})
+    NO_OBJECTS = ([], "x", 7)
 
     def test_a_clients_own_parameters_go_nowhere(self):
         expected = self.pull[1].complete("Hello", max_tokens=4)["choices"][0]["text"]
@@ -175,10 +176,13 @@ class Transfer(Deployments):
                     answer = proxy.complete("Hello", max_tokens=4, kv_transfer_params=forged)
                     self.assertEqual(answer["choices"][0]["text"], expected)
                     self.assertIsNone(answer.get("kv_transfer_params"))
+            for forged in self.NO_OBJECTS:
+                status, answer = proxy.post("/v1/completions", {"prompt": "Hello", "kv_transfer_params": forged})
+                self.assertEqual((status, answer["error"]["param"]), (400, "kv_transfer_params"))
 
     def test_an_instance_refuses_or_ignores_them(self):
         for instance in (*self.pull[:2], *self.layerwise[:2]):
-            for forged in self.FORGED:
+            for forged in (*self.FORGED, *self.NO_OBJECTS):
                 with self.subTest(instance=instance.name, forged=forged):
                     status, answer = instance.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2,
                                                                        "kv_transfer_params": forged})

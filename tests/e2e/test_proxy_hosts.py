@@ -140,7 +140,7 @@ class Hosts(unittest.TestCase):
         self.assertEqual(status, 504, body)
         tandem.wait_until(lambda: self.p[0].aborted == 1 and self.d[0].aborted == 1, 5, "both sides are told")
         self.tearDown()
-        self.start("layerwise", flags=("--first-byte-timeout", "300ms", "--max-retries", "1"))
+        self.start("layerwise", flags=("--whole-answer-timeout", "300ms", "--max-retries", "1"))
         self.d[0].fault = "stall"
         status, body = self.proxy.post("/v1/completions", {"prompt": "x"}, timeout_s=20)
         self.assertEqual(status, 504, body)

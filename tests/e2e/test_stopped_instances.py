@@ -61,7 +61,7 @@ class StoppedInstances(unittest.TestCase):
                     self.assertEqual(log.count(line), 1, log)
 
     def test_what_a_stopped_one_has_waits_for_its_deadline_and_goes_to_another(self):
-        deadlines = ("--prefill-timeout", "2s", "--first-byte-timeout", "4s", "--stream-idle-timeout", "2s")
+        deadlines = ("--prefill-timeout", "2s", "--whole-answer-timeout", "8s", "--stream-idle-timeout", "2s")
         fleet, proxy = self.start(tandem.CONNECTORS["pull"], *deadlines)
         for name in ROLES:
             with self.subTest(before_the_first_byte=name):
