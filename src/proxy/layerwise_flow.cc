@@ -67,8 +67,8 @@ net::Task<Next> LayerwiseFlow::round() {
   }
   if (!completion.context().config.api_keys.empty()) url += "?key=" + completion.context().metaserver_token;
   const auto deliveries = std::make_shared<Deliveries>(completion_, decoder->is_tandem);
-  const std::string name =
-      name_attempt(*decoder, url);  // nothing may be awaited before it is open, or another takes it
+  // Nothing may be awaited before it is open, or another takes the name.
+  const std::string name = name_attempt(*decoder, url);
   const auto entry = completion.context().open_requests.open(name, deliveries);
   Completion::DecodeStage stage;
   stage.decoder = decoder;
